@@ -1,0 +1,440 @@
+"""The nouns of the system: what is asked for, what exists and what is held.
+
+Everything here is frozen. Amounts are integers of 1/10000 (`UNIT`), which is Ray's own fixed point, so
+that sums are exact. Times are seconds since the epoch on the owner's clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from rayorch.core.errors import SpecError
+
+WorkloadId = NewType("WorkloadId", str)
+QueueId = NewType("QueueId", str)  # a path in the queue tree: "research/nlp"
+NodeId = NewType("NodeId", str)  # Ray's node id, hex
+
+UNIT = 10_000
+"""One whole GPU, CPU or byte in stored units."""
+
+GPU = "GPU"
+CPU = "CPU"
+MAX_UNITS = 2**62
+"""No stored amount may exceed this; larger input is refused instead of wrapping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """An exact amount of named resources; absent means zero.
+
+    `items` is sorted by name and holds no zero. Negative amounts exist only as differences.
+    """
+
+    items: tuple[tuple[str, int], ...] = ()
+
+    @staticmethod
+    def of_units(amounts: Mapping[str, int]) -> Resources:
+        """Build from stored units (1/10000)."""
+        return Resources(tuple(sorted((name, n) for name, n in amounts.items() if n != 0)))
+
+    @staticmethod
+    def of(amounts: Mapping[str, float], field_path: str = "resources") -> Resources:
+        """Build from natural numbers as users write them ({"GPU": 0.5, "CPU": 4}).
+
+        Raises SpecError for a negative, NaN, infinite or overflowing amount, or one finer than 1/10000.
+        """
+        units: dict[str, int] = {}
+        for name, amount in amounts.items():
+            path = f"{field_path}.{name}"
+            if isinstance(amount, bool) or not isinstance(amount, int | float):
+                raise SpecError(path, f"must be a number, got {amount!r}")
+            if isinstance(amount, float) and not math.isfinite(amount):
+                raise SpecError(path, f"must be finite, got {amount!r}")
+            if amount < 0:
+                raise SpecError(path, f"must not be negative, got {amount!r}")
+            scaled = amount * UNIT
+            if scaled > MAX_UNITS:
+                raise SpecError(path, f"is too large: {amount!r}")
+            whole = round(scaled)
+            if abs(scaled - whole) > 1e-6 * max(1.0, abs(scaled)) or (amount > 0 and whole == 0):
+                raise SpecError(path, f"is finer than 1/{UNIT}: {amount!r}")
+            units[name] = whole
+        return Resources.of_units(units)
+
+    def units(self, name: str) -> int:
+        """The amount of one resource in stored units, 0 when absent."""
+        for key, n in self.items:
+            if key == name:
+                return n
+        return 0
+
+    @property
+    def gpu_units(self) -> int:
+        """GPUs in stored units; 5000 is half a device."""
+        return self.units(GPU)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self.items)
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    def __add__(self, other: Resources) -> Resources:
+        amounts = dict(self.items)
+        for name, n in other.items:
+            amounts[name] = amounts.get(name, 0) + n
+        return Resources.of_units(amounts)
+
+    def __sub__(self, other: Resources) -> Resources:
+        amounts = dict(self.items)
+        for name, n in other.items:
+            amounts[name] = amounts.get(name, 0) - n
+        return Resources.of_units(amounts)
+
+    def times(self, count: int) -> Resources:
+        """This amount `count` times over."""
+        return Resources.of_units({name: n * count for name, n in self.items})
+
+    def fits_in(self, room: Resources) -> bool:
+        """Whether every amount is at most what `room` has."""
+        have = dict(room.items)
+        return all(n <= have.get(name, 0) for name, n in self.items)
+
+    def floor_zero(self) -> Resources:
+        """The same with negative amounts dropped."""
+        return Resources.of_units({name: n for name, n in self.items if n > 0})
+
+    def to_floats(self) -> dict[str, float]:
+        """As Ray takes it: natural numbers, whole ones as whole floats."""
+        return {name: n / UNIT for name, n in self.items}
+
+
+def total(parts: Iterable[Resources]) -> Resources:
+    """The sum of many amounts."""
+    amounts: dict[str, int] = {}
+    for part in parts:
+        for name, n in part.items:
+            amounts[name] = amounts.get(name, 0) + n
+    return Resources.of_units(amounts)
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+class Kind(StrEnum):
+    """How a workload runs once its gang is held."""
+
+    TRAIN = "train"  # a command that runs Ray Train inside the gang
+    SERVE = "serve"  # a Ray Serve application whose replicas are the members
+    JOB = "job"  # a command whose Ray tasks and actors run inside the gang
+    GANG = "gang"  # a leased placement group, for a notebook
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Members of one shape: at least `min_count` or the gang does not start, at most `max_count`."""
+
+    name: str
+    bundle: Resources
+    min_count: int
+    max_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyRequest:
+    """Levels (label keys such as "rack") that all members must, or should, share one value of."""
+
+    required: str | None = None
+    preferred: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """What a user asked for; never changes after admission.
+
+    `priority`: larger goes first. `grace_s`: how long a stop waits for a checkpoint before it is forced.
+    `resizable`: members above the minimum may come and go while it runs (elastic Train, Serve replicas).
+    `max_retries`: failures of the workload's own that are retried; preemptions and lost nodes never count.
+    `payload`: JSON for the runner (command, environment, import path …), opaque to the core.
+    """
+
+    id: WorkloadId
+    name: str
+    kind: Kind
+    queue: QueueId
+    roles: tuple[Role, ...]
+    priority: int = 0
+    preemptible: bool = True
+    resizable: bool = False
+    topology: TopologyRequest = TopologyRequest()
+    grace_s: float = 30.0
+    min_runtime_s: float = 0.0
+    max_retries: int = 0
+    owner: str = ""
+    payload: str = "{}"
+
+    def role(self, name: str) -> Role:
+        """The role of that name; KeyError if there is none."""
+        for role in self.roles:
+            if role.name == name:
+                return role
+        raise KeyError(name)
+
+    @property
+    def min_resources(self) -> Resources:
+        """What the gang needs to start at all."""
+        return total(r.bundle.times(r.min_count) for r in self.roles)
+
+    @property
+    def max_resources(self) -> Resources:
+        """What the gang holds at its largest."""
+        return total(r.bundle.times(r.max_count) for r in self.roles)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A node of the queue tree; `id` is its path, its parent is the path without the last part.
+
+    `deserved`: the share the queue can always get back. `borrow_limit`: most it may hold beyond deserved
+    (None: no limit). `lend_limit`: most of its deserved share that others may use (None: all of it).
+    A resource that `deserved` does not name is not limited by this queue.
+    """
+
+    id: QueueId
+    deserved: Resources = Resources()
+    borrow_limit: Resources | None = None
+    lend_limit: Resources | None = None
+    weight: int = 1
+    min_priority: int = -1_000_000
+    max_priority: int = 1_000_000
+    max_pending: int | None = None
+
+    @property
+    def parent(self) -> QueueId | None:
+        """The path of the parent queue, None for a top-level queue."""
+        head, slash, _ = self.id.rpartition("/")
+        return QueueId(head) if slash else None
+
+
+# ---------------------------------------------------------------- what exists
+
+
+class NodeHealth(StrEnum):
+    """Whether new work may go to a node, and whether work that is there may stay."""
+
+    OK = "ok"
+    CORDONED = "cordoned"  # nothing new
+    DRAINING = "draining"  # nothing new, and what is there must leave by the deadline
+    LOST = "lost"  # gone; its members are gone with it
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU (or MIG instance) of a node; `index` is Ray's device index."""
+
+    index: int
+    model: str = ""
+    uuid: str = ""
+    sick: str = ""  # why nothing new may use it; empty means healthy
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A Ray node as the inventory knows it.
+
+    `topology`: (level, value) pairs from the outermost level inwards, the node itself excluded:
+    (("zone", "z1"), ("rack", "r3")). `foreign`: in use outside our grants, subtracted before planning.
+    `blocked_until_s`: a group could not be made here; nothing new is planned onto it before that time.
+    """
+
+    id: NodeId
+    name: str
+    total: Resources
+    devices: tuple[Device, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    topology: tuple[tuple[str, str], ...] = ()
+    health: NodeHealth = NodeHealth.OK
+    reason: str = ""
+    drain_deadline_s: float | None = None
+    foreign: Resources = Resources()
+    foreign_holders: tuple[str, ...] = ()
+    blocked_until_s: float = 0.0
+
+    def domain(self, level: str) -> str | None:
+        """This node's value at a topology level; the level "node" is the node itself."""
+        if level == "node":
+            return self.id
+        for name, value in self.topology:
+            if name == level:
+                return value
+        return None
+
+
+# ---------------------------------------------------------------- what is held
+
+
+class MemberPhase(StrEnum):
+    """How far one member's place has come."""
+
+    RESERVED = "reserved"  # in our books only
+    CREATING = "creating"  # its placement group was asked for
+    READY = "ready"  # its placement group exists
+    RELEASING = "releasing"  # to be given back; still occupied
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One seat of a gang. `surplus` 0 is the gang's minimum (one common group); n > 0 is surplus member n,
+    whose group is its own. `bundle_index` is its place in that group. `devices` are the indices our books
+    charge (Ray binds first-fit, so they are a model until observed)."""
+
+    role: str
+    index: int
+    node: NodeId
+    bundle: Resources
+    surplus: int = 0
+    bundle_index: int = 0
+    phase: MemberPhase = MemberPhase.RESERVED
+    group_id: str = ""  # hex id of the placement group, empty until it exists
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Who holds which seats under which attempt; realised as placement groups by the allocator."""
+
+    workload: WorkloadId
+    attempt: int
+    members: tuple[Member, ...]
+    reserved_s: float
+    deadline_s: float  # when the groups must be ready, or the start is given up
+    failed: str = ""  # why the groups could not be made; empty while all is well
+
+    @property
+    def ready(self) -> bool:
+        """Every member of the minimum has its seat."""
+        return all(m.phase in (MemberPhase.READY, MemberPhase.RELEASING) for m in self.members if m.surplus == 0)
+
+    @property
+    def held(self) -> Resources:
+        """Everything that is charged to it, members that are leaving included."""
+        return total(m.bundle for m in self.members)
+
+
+def group_name(instance: str, workload: WorkloadId, attempt: int, surplus: int = 0) -> str:
+    """The name of a gang's placement group: identity is in the name, so a repeated start finds the first one."""
+    base = f"rayorch/{instance}/{workload}/{attempt}"
+    return f"{base}/+{surplus}" if surplus else base
+
+
+# ---------------------------------------------------------------- what a workload has become
+
+
+class State(StrEnum):
+    """Where a workload is; the arrows are in `lifecycle.py`."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more will happen to it."""
+        return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+
+
+class StopCause(StrEnum):
+    """Why an attempt is being ended by us."""
+
+    PREEMPTED = "preempted"
+    RECLAIMED = "reclaimed"
+    CANCELLED = "cancelled"
+    NODE_LOST = "node_lost"
+    DRAINED = "drained"
+    START_FAILED = "start_failed"
+    LEASE_LAPSED = "lease_lapsed"
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """An attempt's end, journalled before anyone is told. After `deadline_s` it is forced."""
+
+    cause: StopCause
+    reason: str
+    ordered_s: float
+    deadline_s: float
+    beneficiary: WorkloadId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The last one committed: training resumes from here."""
+
+    step: int
+    uri: str
+    committed_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a Serve application reported: requests being answered and waiting."""
+
+    ongoing: int
+    queued: int
+    reported_s: float
+    target_per_replica: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A submitted workload with all that has happened to it. Owned by the queue tree.
+
+    `submitted_s` is its place in the queue and survives every requeue. `not_before_s`: no new attempt before
+    this time (back-off, or the lease of an attempt that we lost contact with). `size`: members per role that
+    the running attempt is meant to have. `lease_renewed_s`: the last sign of life of the attempt's runner.
+    """
+
+    spec: WorkloadSpec
+    state: State
+    submitted_s: float
+    attempt: int = 0
+    size: tuple[tuple[str, int], ...] = ()
+    started_s: float | None = None  # the current attempt's commit
+    ready_s: float | None = None  # the current attempt's runner reported that work runs
+    resized_s: float | None = None
+    ended_s: float | None = None
+    stop: StopOrder | None = None
+    cancel_requested: bool = False
+    step: int = 0
+    checkpoint: Checkpoint | None = None
+    demand: Demand | None = None
+    demand_low_since_s: float | None = None
+    lease_renewed_s: float = 0.0
+    not_before_s: float = 0.0
+    failures: int = 0
+    preemptions: int = 0
+    node_losses: int = 0
+    start_failures: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+    labels: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def id(self) -> WorkloadId:
+        """The spec's id."""
+        return self.spec.id
+
+    def members(self, role: str) -> int:
+        """How many members of a role the current attempt is meant to have."""
+        for name, count in self.size:
+            if name == role:
+                return count
+        return 0
