@@ -1,0 +1,1 @@
+"""Ray Serve applications: the gateway, and examples that serve a model."""
