@@ -1,0 +1,110 @@
+"""What the controller shows of itself: dated copies for people and programs, never a source of decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch.core.decisions import Wait
+from rayorch.core.snapshot import Versions
+from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
+
+NOTHING = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One queue with what it holds, its children's holdings included.
+
+    `borrowed`: used beyond deserved. `lent`: deserved, unused by this queue, and in use elsewhere.
+    `oldest_pending_s`: how long its oldest waiting workload has waited [s], None when none waits.
+    """
+
+    spec: QueueSpec
+    used: Resources = NOTHING
+    borrowed: Resources = NOTHING
+    lent: Resources = NOTHING
+    pending: int = 0
+    running: int = 0
+    oldest_pending_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHolder:
+    """Who uses a share of one device; `units` of 1/10000."""
+
+    device: int
+    workload: WorkloadId
+    attempt: int
+    role: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node, what our gangs use of it and who holds which device. Foreign use is in `node.foreign`."""
+
+    node: NodeSpec
+    used: Resources = NOTHING
+    holders: tuple[DeviceHolder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadRow:
+    """One workload that has not ended: its place among those that wait, all its reasons, and what it holds.
+
+    `position` counts from 1; None when it does not wait. `estimate_s`: expected start [s since the epoch].
+    """
+
+    workload: Workload
+    position: int | None = None
+    waits: tuple[Wait, ...] = ()
+    estimate_s: float | None = None
+    held: Allocation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainView:
+    """Why a workload is where it is, as evaluated at `evaluated_s` in turn `cycle` of the controller's loop."""
+
+    workload: Workload
+    position: int | None
+    waits: tuple[Wait, ...]
+    estimate_s: float | None
+    held: Allocation | None
+    cycle: int
+    evaluated_s: float
+    queue: QueueRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything that one page shows; `workloads` are those that have not ended.
+
+    `last_cycle_s`: when the last turn of the loop ended [s since the epoch]; `cycle_took_s`: how long it took.
+    """
+
+    now_s: float
+    instance: str
+    cycle: int
+    last_cycle_s: float
+    cycle_took_s: float
+    versions: Versions
+    queues: tuple[QueueRow, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+    workloads: tuple[WorkloadRow, ...] = ()
+    synced: bool = True
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of an attempt's driver log; ask again from `next_offset` [bytes]. `ended`: nothing will follow it."""
+
+    text: str
+    next_offset: int
+    ended: bool
+
+
+def log_name(workload: WorkloadId, attempt: int) -> str:
+    """Where an attempt's driver log lies, below the folder of logs on the head node."""
+    return f"{workload}/{attempt}.log"
