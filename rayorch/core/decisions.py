@@ -1,0 +1,146 @@
+"""What a plan consists of: decisions with their reasons, and why each waiting workload waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rayorch.core.snapshot import Versions
+from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin attempt `attempt` on these seats. `gain_gpu_s`/`cost_gpu_s`: expected, in GPU-seconds."""
+
+    workload: WorkloadId
+    attempt: int
+    members: tuple[Member, ...]
+    reason: str
+    gain_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End an attempt; its seats come free when it has acknowledged, or at the order's deadline."""
+
+    workload: WorkloadId
+    attempt: int
+    order: StopOrder
+    cost_gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Give a running attempt more surplus seats (`add`) or take some (`remove`, by surplus number).
+
+    With `remove`, the seats are left by `release_by_s`, for `beneficiary` if it is not None.
+    """
+
+    workload: WorkloadId
+    attempt: int
+    add: tuple[Member, ...]
+    remove: tuple[int, ...]
+    reason: str
+    release_by_s: float | None = None
+    beneficiary: WorkloadId | None = None
+    gain_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Room held for a workload that can't start yet: nothing behind it may take it.
+
+    `from_release`: the room is being freed by stops and shrinks that are under way.
+    """
+
+    workload: WorkloadId
+    members: tuple[Member, ...]
+    from_release: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangDemand:
+    """One whole gang to make room for: its bundles, and the topology it needs."""
+
+    workload: WorkloadId
+    bundles: tuple[Resources, ...]
+    topology: TopologyRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The one demand for capacity: gangs that hold seats and gangs that no free node can take."""
+
+    held: tuple[GangDemand, ...]
+    wanted: tuple[GangDemand, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Nothing new on a node."""
+
+    node: NodeId
+    reason: str
+
+
+Decision = Start | Stop | Resize | Reserve | Scale | Cordon
+
+
+class WaitReason(StrEnum):
+    """The closed list of reasons to wait. A new one needs its sentence in `explain.py`."""
+
+    QUOTA = "Quota"  # the queue (or one above it) may hold no more
+    PRIORITY = "Priority"  # others go first and take the room
+    RESOURCES = "Resources"  # not enough is free in all
+    FRAGMENTED = "Fragmented"  # enough is free, but not in pieces of the needed size
+    TOPOLOGY = "Topology"  # enough is free, but not within one domain
+    NODES_UNAVAILABLE = "NodesUnavailable"  # it would fit if cordoned, draining or blocked nodes came back
+    FOREIGN_USE = "ForeignUse"  # it would fit if GPUs used outside grants came back
+    RELEASING = "Releasing"  # its room is being freed by a stop or shrink
+    RESERVED_FOR_HEAD = "ReservedForHead"  # what is free is held for a workload ahead
+    BACK_OFF = "BackOff"  # it failed a moment ago and waits before the next attempt
+    LEASE = "Lease"  # a former attempt that we lost contact with may still run
+    NEVER_FITS_NOW = "NeverFitsNow"  # no node that exists could ever take it; capacity has been asked for
+    SYNCING = "Syncing"  # the owners are comparing their books with the world after a restart
+    DEVICE_BINDING_UNAVAILABLE = "DeviceBindingUnavailable"  # exact devices can't be promised on this cluster
+    STALE = "Stale"  # decided, but the facts changed before the commit; planned again at once
+    PLANNING = "Planning"  # accepted a moment ago and not yet looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One reason why a workload waits.
+
+    `blocks`: it would keep the workload waiting on its own. `need`/`have`: the numbers behind it, in natural
+    units of `unit` ("GPU", "nodes", "s"). `blockers`: who is in the way. `unblocks`: what would end it.
+    """
+
+    reason: WaitReason
+    detail: str
+    blocks: bool = True
+    need: float = 0.0
+    have: float = 0.0
+    unit: str = ""
+    blockers: tuple[WorkloadId, ...] = ()
+    unblocks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Decisions in the order in which they must happen, and all reasons of each workload that does not start.
+
+    `estimates`: when each waiting workload is expected to start [s since the epoch], None where nothing is known.
+    """
+
+    versions: Versions
+    now_s: float
+    decisions: tuple[Decision, ...]
+    waits: Mapping[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
+    estimates: Mapping[WorkloadId, float | None] = field(default_factory=dict)
+    positions: Mapping[WorkloadId, int] = field(default_factory=dict)

@@ -1,0 +1,155 @@
+"""Facts with a time. The journal is a sequence of these; replaying them gives the owners' state again.
+
+An event says what happened, never what should happen. Every event about an attempt names the attempt, so that
+one of a replaced attempt can be told apart and refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch.core.lifecycle import Move
+from rayorch.core.reports import AttemptReport
+from rayorch.core.types import Member, NodeId, QueueId, QueueSpec, StopCause, StopOrder, WorkloadId, WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSet:
+    """A queue was created or its settings replaced."""
+
+    spec: QueueSpec
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeleted:
+    """A queue without workloads and children was removed."""
+
+    queue: QueueId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A workload was accepted; from here on it is never lost."""
+
+    spec: WorkloadSpec
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Its owner wants it ended; a running attempt is stopped first."""
+
+    workload: WorkloadId
+    reason: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The commit of a start: this attempt, on these seats, planned on these versions of the facts."""
+
+    workload: WorkloadId
+    attempt: int
+    members: tuple[Member, ...]
+    queues_version: int
+    inventory_version: int
+    allocations_version: int
+    reason: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReady:
+    """All members of the minimum are up and the work has begun."""
+
+    workload: WorkloadId
+    attempt: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A running attempt is to have these seats: grown, or shrunk by `release_by_s` for `beneficiary`."""
+
+    workload: WorkloadId
+    attempt: int
+    members: tuple[Member, ...]
+    release_by_s: float | None
+    beneficiary: WorkloadId | None
+    reason: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrdered:
+    """An attempt is to end; journalled before anyone is told."""
+
+    workload: WorkloadId
+    attempt: int
+    order: StopOrder
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt is over and holds nothing. `move` is REQUEUED, SUCCEEDED, FAILED or CANCELLED.
+
+    `cause` is set when we ended it; None means that the work ended by itself. With REQUEUED, no new attempt
+    starts before `not_before_s`.
+    """
+
+    workload: WorkloadId
+    attempt: int
+    move: Move
+    cause: StopCause | None
+    exit_code: int | None
+    reason: str
+    not_before_s: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """The attempt itself reported progress, a checkpoint, demand or the seats that it uses."""
+
+    workload: WorkloadId
+    attempt: int
+    report: AttemptReport
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCordoned:
+    """Nothing new may go to the node; with `drain_by_s`, what is there must have left by then."""
+
+    node: NodeId
+    reason: str
+    drain_by_s: float | None
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUncordoned:
+    """The node may take work again."""
+
+    node: NodeId
+    reason: str
+    at_s: float
+
+
+Event = (
+    QueueSet
+    | QueueDeleted
+    | Submitted
+    | CancelRequested
+    | Started
+    | AttemptReady
+    | Resized
+    | StopOrdered
+    | AttemptEnded
+    | Reported
+    | NodeCordoned
+    | NodeUncordoned
+)

@@ -1,0 +1,60 @@
+"""The extension points: small pure functions, named together in a Profile.
+
+A profile on a live cluster names its functions by import string ("rayorch.policies.order.priority:key");
+`config.py` turns the strings into the callables here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rayorch.core.types import Allocation, NodeSpec, Resources, StopCause, Workload
+
+SortKey = tuple[float | int | str, ...]
+
+OrderPolicy = Callable[[Workload, float], SortKey]
+"""(workload, now_s) -> sort key; the smallest goes first. The planner puts queue share before it and the id after it."""
+
+ScorePolicy = Callable[[Resources, NodeSpec, Resources], SortKey]
+"""(bundle, node, free on that node) -> sort key; the bundle goes to the smallest. The planner ends ties by node id."""
+
+VictimPolicy = Callable[[Workload, Allocation, float], float]
+"""(workload, its allocation, now_s) -> what stopping it now would cost, in GPU-seconds of lost work."""
+
+SizePolicy = Callable[[Workload, float], int]
+"""(workload, now_s) -> how many surplus-capable members the running workload should have now, before room and quota."""
+
+RecoverPolicy = Callable[[Workload, Allocation, tuple[str, ...], float], StopCause | None]
+"""(workload, its allocation, ids of lost nodes, now_s) -> why to end the attempt, None to let it live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The policies and knobs in force.
+
+    `start_deadline_s`: groups not ready by then are given up and their nodes blocked for `block_node_s`.
+    `lease_s`, `lease_margin_s`: how long an attempt lives without contact, and what we wait beyond that.
+    `grow_cooldown_s`: least time between two growths of one training gang (each costs a restart of its workers).
+    `scale_down_delay_s`: how long a Serve application's demand must be low before a replica is taken.
+    `retry_backoff_s`: wait before the first retry after an own failure, doubled each time up to `retry_backoff_max_s`.
+    `failure_settle_s`: how long a non-zero exit waits for news of a lost node before it counts as the work's own.
+    """
+
+    name: str
+    order: OrderPolicy
+    score: ScorePolicy
+    victims: VictimPolicy
+    train_size: SizePolicy
+    serve_size: SizePolicy
+    recover: RecoverPolicy
+    start_deadline_s: float = 30.0
+    block_node_s: float = 30.0
+    lease_s: float = 10.0
+    lease_margin_s: float = 2.0
+    grow_cooldown_s: float = 15.0
+    scale_down_delay_s: float = 15.0
+    retry_backoff_s: float = 5.0
+    retry_backoff_max_s: float = 300.0
+    failure_settle_s: float = 3.0
+    preemption: bool = True

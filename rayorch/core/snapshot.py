@@ -1,0 +1,35 @@
+"""The frozen join of what waits, what exists and what is held: all that a plan may depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """How new each owner's part is; a decision carries the versions it was made on."""
+
+    queues: int = 0
+    inventory: int = 0
+    allocations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is known at `now_s`. All tuples are sorted by id.
+
+    `workloads`: those that have not ended. `synced`: the allocator has compared its books with the world since
+    its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the
+    preemption stage may make.
+    """
+
+    versions: Versions
+    now_s: float
+    queues: tuple[QueueSpec, ...]
+    workloads: tuple[Workload, ...]
+    nodes: tuple[NodeSpec, ...]
+    allocations: tuple[Allocation, ...]
+    synced: bool = True
+    what_if_budget: int = 1000
