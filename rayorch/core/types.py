@@ -313,11 +313,13 @@ class Allocation:
     reserved_s: float
     deadline_s: float  # when the groups must be ready, or the start is given up
     failed: str = ""  # why the groups could not be made; empty while all is well
+    gang: tuple[int, ...] = (0,)  # the surplus numbers whose groups make up the minimum; Serve has several
 
     @property
     def ready(self) -> bool:
         """Every member of the minimum has its seat."""
-        return all(m.phase in (MemberPhase.READY, MemberPhase.RELEASING) for m in self.members if m.surplus == 0)
+        phases = [m.phase for m in self.members if m.surplus in self.gang]
+        return bool(phases) and all(p in (MemberPhase.READY, MemberPhase.RELEASING) for p in phases)
 
     @property
     def held(self) -> Resources:
@@ -399,7 +401,10 @@ class Workload:
 
     `submitted_s` is its place in the queue and survives every requeue. `not_before_s`: no new attempt before
     this time (back-off, or the lease of an attempt that we lost contact with). `size`: members per role that
-    the running attempt is meant to have. `lease_renewed_s`: the last sign of life of the attempt's runner.
+    the running attempt is meant to have. `lease_renewed_s`: the last sign of life of the attempt's runner, equal to
+    `started_s` until the first. `placement`: the seats that were committed for the current attempt, without
+    phase and group (those are the allocator's). `release_by_s`, `release_for`: the last shrink's deadline and
+    beneficiary.
     """
 
     spec: WorkloadSpec
@@ -426,6 +431,9 @@ class Workload:
     exit_code: int | None = None
     reason: str = ""
     labels: tuple[tuple[str, str], ...] = field(default=())
+    placement: tuple[Member, ...] = ()
+    release_by_s: float | None = None
+    release_for: WorkloadId | None = None
 
     @property
     def id(self) -> WorkloadId:
