@@ -48,7 +48,8 @@ class GangCoordinator(_AutoscalingCoordinatorActor):
             if bundles == self._gang_bundles and selectors == self._gang_selectors and self._sent is not None:
                 return False
             self._gang_bundles, self._gang_selectors = list(bundles), list(selectors)
-            self._merge_and_send_requests()
+            merge: Any = self._merge_and_send_requests
+            merge()
             return True
 
     def sent_request(self) -> list[dict[str, Any]] | None:

@@ -85,7 +85,7 @@ def foreign_holders(node_ids: frozenset[str]) -> dict[NodeId, tuple[str, ...]]:
     from ray.util.state import list_actors
 
     holders: dict[NodeId, set[str]] = {}
-    alive = [("state", "=", "ALIVE")]
+    alive: Any = [("state", "=", "ALIVE")]
     try:
         actors = list_actors(filters=alive, detail=True, limit=10_000, raise_on_missing_output=False)
     except Exception as error:  # noqa: BLE001 - the dashboard may be off; the amount of foreign use is known all the same

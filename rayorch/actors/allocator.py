@@ -1,0 +1,287 @@
+"""The actor that owns what is held: it alone creates and removes placement groups.
+
+Its rules are in `core.allocations`. What it holds in memory is only a copy of the world: after a restart it reads
+the groups that exist and the queue owner's records, adopts what belongs to a live attempt and removes the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from rayorch.actors.names import find, inventory_name, poke_controller, queues_name
+from rayorch.adapters.ray_groups import (
+    create_group,
+    group_rows,
+    held_by_node,
+    remove_group,
+    row_bundles,
+)
+from rayorch.adapters.ray_nodes import used_by_node
+from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
+from rayorch.core.allocations import Allocations, AllocationChanges
+from rayorch.core.errors import ClusterError, StalePlanError
+from rayorch.core.reports import SeatInUse
+from rayorch.core.types import GPU, Allocation, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, group_name
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 10.0
+"""How long another owner may take to answer."""
+VISIBLE_TIMEOUT_S = 1.5
+"""How long we wait for Ray's nodes to report what a removed group gave back. Creating a group before that costs a
+retry of about a second inside Ray."""
+VISIBLE_POLL_S = 0.02
+SYNC_RETRY_S = 0.5
+GROUP_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorSettings:
+    """`period_s`: time between two comparisons of the books with the world."""
+
+    instance: str = "main"
+    period_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A request for seats: a new attempt's, or more surplus seats of a running one (`grow`)."""
+
+    workload: WorkloadId
+    attempt: int
+    members: tuple[Member, ...]
+    deadline_s: float
+    inventory_version: int
+    grow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsOf:
+    """Some groups of an attempt, by surplus number (0: the gang's minimum)."""
+
+    workload: WorkloadId
+    attempt: int
+    surpluses: tuple[int, ...]
+
+
+class AllocatorShell:
+    """Carries out reservations, creations and removals; every method may be repeated."""
+
+    async def __init__(self, settings: AllocatorSettings) -> None:  # noqa: D107 - Ray awaits it
+        self._settings = settings
+        self._books = Allocations()
+        self._nodes: dict[NodeId, NodeSpec] = {}
+        self._nodes_version = 0
+        self._synced = False
+        self._threads = ThreadPoolExecutor(GROUP_THREADS, thread_name_prefix="groups")
+        self._at_work: dict[tuple[WorkloadId, int, int, str], asyncio.Task[None]] = {}
+        self._watch = asyncio.create_task(self._compare_forever())
+
+    # ------------------------------------------------------------ what others read
+
+    @ray.method
+    async def changes_since(self, version: int) -> tuple[AllocationChanges, bool]:
+        """What changed after `version`, and whether the books have been compared with the world since the restart."""
+        return self._books.changes_since(version), self._synced
+
+    @ray.method
+    async def ping(self) -> int:
+        """The version, as a sign of life."""
+        return self._books.version
+
+    # ------------------------------------------------------------ what the controller asks for
+
+    @ray.method
+    async def reserve(self, request: Reservation) -> Allocation:
+        """Enter seats into the books, all or none. StalePlanError when they are no longer free."""
+        if not self._synced:
+            raise StalePlanError("the allocator is still comparing its books with the world")
+        await self._refresh_nodes(request.inventory_version)
+        enter = self._books.grow if request.grow else self._books.reserve
+        return enter(
+            request.workload, request.attempt, request.members, self._nodes, time.time(), request.deadline_s
+        )
+
+    @ray.method
+    async def create(self, groups: GroupsOf) -> None:
+        """Begin to make the groups of reserved seats; the outcome shows in the books."""
+        for surplus in groups.surpluses:
+            self._spawn("create", groups.workload, groups.attempt, surplus)
+
+    @ray.method
+    async def remove(self, groups: GroupsOf) -> None:
+        """Begin to give groups back; they leave the books when Ray's nodes report the room as free."""
+        self._books.release(groups.workload, groups.attempt, groups.surpluses)
+        for surplus in groups.surpluses:
+            self._spawn("remove", groups.workload, groups.attempt, surplus)
+
+    @ray.method
+    async def release(self, groups: GroupsOf) -> None:
+        """Mark seats as leaving; their groups stay until `remove`."""
+        self._books.release(groups.workload, groups.attempt, groups.surpluses)
+
+    @ray.method
+    async def rebind(self, request: tuple[WorkloadId, int, tuple[SeatInUse, ...]]) -> None:
+        """(workload, attempt, seats in use): Serve chose which seat it left; the books follow."""
+        self._books.rebind(*request)
+
+    # ------------------------------------------------------------ making and removing groups
+
+    def _spawn(self, verb: str, workload: WorkloadId, attempt: int, surplus: int) -> None:
+        key = (workload, attempt, surplus, verb)
+        if key in self._at_work:
+            return
+        work = self._create if verb == "create" else self._remove
+        task = asyncio.create_task(work(workload, attempt, surplus))
+        self._at_work[key] = task
+        task.add_done_callback(lambda done: self._finished(key, done))
+
+    def _finished(self, key: tuple[WorkloadId, int, int, str], done: asyncio.Task[None]) -> None:
+        self._at_work.pop(key, None)
+        if not done.cancelled() and done.exception() is not None:
+            log.error("%s of group %s failed", key[3], key[:3], exc_info=done.exception())
+        poke_controller(self._settings.instance)
+
+    def _seats(self, workload: WorkloadId, attempt: int, surplus: int) -> tuple[Member, ...]:
+        held = self._books.allocations.get((workload, attempt))
+        members = () if held is None else tuple(m for m in held.members if m.surplus == surplus)
+        return tuple(sorted(members, key=lambda m: m.bundle_index))
+
+    async def _create(self, workload: WorkloadId, attempt: int, surplus: int) -> None:
+        seats = self._seats(workload, attempt, surplus)
+        if not seats or any(seat.phase is not MemberPhase.RESERVED for seat in seats):
+            return
+        self._books.creating(workload, attempt, surplus)
+        name = group_name(self._settings.instance, workload, attempt, surplus)
+        bundles, nodes = tuple(s.bundle for s in seats), tuple(s.node for s in seats)
+        deadline_s = self._books.allocations[workload, attempt].deadline_s
+        try:
+            group = create_group(name, bundles, nodes)
+            ready = await self._call(group.wait, max(0.1, deadline_s - time.time()))
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises, the seats were not got
+            self._books.fail(workload, attempt, surplus, f"placement group {name} could not be made: {error}")
+            return
+        if ready:
+            self._books.ready(workload, attempt, surplus, group.id.hex())
+            log.info("group %s is ready", name)
+            return
+        remove_group(group.id.hex())
+        self._books.fail(workload, attempt, surplus, f"placement group {name} was not ready by its deadline")
+
+    async def _remove(self, workload: WorkloadId, attempt: int, surplus: int) -> None:
+        creating = self._at_work.get((workload, attempt, surplus, "create"))
+        if creating is not None:  # never leave a group behind that is being made right now
+            await asyncio.wait([creating])
+        name = group_name(self._settings.instance, workload, attempt, surplus)
+        rows = [row for row in await self._call(group_rows, name) if row["name"] == name]
+        for row in rows:
+            remove_group(row["placement_group_id"])
+        nodes = frozenset(seat.node for seat in self._seats(workload, attempt, surplus))
+        if rows:
+            await self._until_visible(nodes)
+        self._books.removed(workload, attempt, surplus)
+        log.info("group %s is gone", name)
+
+    async def _until_visible(self, nodes: frozenset[NodeId]) -> None:
+        """Wait (bounded) until the nodes report no more GPUs in use than our groups and foreign users hold."""
+        give_up_s = time.monotonic() + VISIBLE_TIMEOUT_S
+        while time.monotonic() < give_up_s:
+            used, held = await self._call(used_by_node), held_by_node(await self._call(group_rows))
+            if all(self._settled(node, used, held) for node in nodes):
+                return
+            await asyncio.sleep(VISIBLE_POLL_S)
+
+    def _settled(self, node: NodeId, used: dict[NodeId, Any], held: dict[str, Any]) -> bool:
+        if node not in used:
+            return True  # the node is gone, and with it what was used there
+        known = self._nodes.get(node)
+        foreign = known.foreign.units(GPU) if known is not None else 0
+        ours = held[node].units(GPU) if node in held else 0
+        return bool(used[node].units(GPU) <= ours + foreign)
+
+    async def _call(self, function: Any, *arguments: Any) -> Any:
+        """Run a blocking call to Ray beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    # ------------------------------------------------------------ books and world
+
+    async def _refresh_nodes(self, version: int) -> None:
+        if self._nodes and self._nodes_version >= version:
+            return
+        handle = find(inventory_name(self._settings.instance))
+        changes = await asyncio.wait_for(handle.changes_since.remote(self._nodes_version), CALL_TIMEOUT_S)
+        changes.apply_to(self._nodes)
+        self._nodes_version = changes.version
+
+    async def _compare_forever(self) -> None:
+        while True:
+            pause_s = self._settings.period_s
+            try:
+                await self._compare()
+            except (ClusterError, ray.exceptions.RayError, TimeoutError) as error:
+                log.info("books not compared with the world yet: %s", error)
+                pause_s = SYNC_RETRY_S
+            except Exception:
+                log.exception("comparing the books with the world failed")
+            await asyncio.sleep(pause_s)
+
+    async def _compare(self) -> None:
+        """Adopt groups of live attempts, remove those of none, and note groups that have gone."""
+        if not self._synced:
+            await self._sync()
+            return
+        rows = await self._call(group_rows)
+        alive = {row["placement_group_id"] for row in rows}
+        for (workload, attempt), held in tuple(self._books.allocations.items()):
+            for surplus in sorted({m.surplus for m in held.members if m.group_id and m.group_id not in alive}):
+                if (workload, attempt, surplus, "remove") not in self._at_work:
+                    self._books.fail(workload, attempt, surplus, "its placement group was removed by somebody else")
+                    poke_controller(self._settings.instance)
+        self._adopt_served(rows)
+
+    def _adopt_served(self, rows: tuple[Any, ...]) -> None:
+        """Enter the groups that Serve's controller made on granted seats."""
+        for row in rows:
+            found = parse_group_name(self._settings.instance, row["name"])
+            if found is None or row["state"] != "CREATED":
+                continue
+            workload, attempt, surplus = found
+            seats = self._seats(workload, attempt, surplus)
+            if seats and all(seat.phase is MemberPhase.RESERVED for seat in seats):
+                self._books.ready(workload, attempt, surplus, row["placement_group_id"])
+                poke_controller(self._settings.instance)
+
+    async def _sync(self) -> None:
+        """Rebuild the books from the world and the journal. Nothing is removed before the queue owner has answered."""
+        records = await asyncio.wait_for(
+            find(queues_name(self._settings.instance)).changes_since.remote(-1), CALL_TIMEOUT_S
+        )
+        groups = tuple(
+            WorldGroup(
+                name=row["name"],
+                group_id=row["placement_group_id"],
+                ready=row["state"] in ("CREATED", "RESCHEDULING"),
+                nodes=tuple(NodeId(node) for node, _ in row_bundles(row)),
+                bundles=tuple(bundle for _, bundle in row_bundles(row)),
+            )
+            for row in await self._call(group_rows, f"rayorch/{self._settings.instance}/")
+        )
+        adopted, orphans = adopt_world(self._settings.instance, groups, records, time.time())
+        for allocation in adopted:
+            self._books.adopt(allocation)
+        for group in orphans:
+            log.warning("removing group %s: it belongs to no live attempt", group.name)
+            remove_group(group.group_id)
+        self._synced = True
+        log.info("books in step with the world: %d adopted, %d removed", len(adopted), len(orphans))
+        poke_controller(self._settings.instance)
+
+
+GangAllocator = ray.remote(AllocatorShell)

@@ -1,0 +1,123 @@
+"""The actor that owns what exists. All rules are in `core.inventory`; this shell observes Ray and keeps the time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+import ray
+
+from rayorch.actors.names import poke_controller
+from rayorch.adapters.ray_groups import group_rows, held_by_node
+from rayorch.adapters.ray_nodes import drain_node, foreign_holders, observe_nodes, used_by_node
+from rayorch.core.errors import ClusterError
+from rayorch.core.events import NodeCordoned
+from rayorch.core.inventory import Inventory, InventoryChanges
+from rayorch.core.types import GPU, NodeId, NodeSpec, Resources
+
+log = logging.getLogger(__name__)
+
+HOLDERS_PERIOD_S = 10.0
+"""Who holds foreign GPUs is asked of Ray's state API at most this often: it is slow on a large cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class InventorySettings:
+    """`levels`: topology levels from the outermost inwards. `period_s`: time between two looks at Ray."""
+
+    instance: str = "main"
+    levels: tuple[str, ...] = ("zone", "block", "rack")
+    period_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What one look at Ray saw."""
+
+    nodes: tuple[NodeSpec, ...]
+    used: dict[NodeId, Resources]
+    held: dict[NodeId, Resources]
+
+
+class InventoryShell:
+    """Observes Ray's nodes in a period, and answers with dated copies."""
+
+    async def __init__(self, settings: InventorySettings) -> None:  # noqa: D107 - Ray awaits it
+        self._settings = settings
+        self._inventory = Inventory()
+        self._holders: dict[NodeId, tuple[str, ...]] = {}
+        self._holders_asked_s = 0.0
+        self._observed = asyncio.Event()
+        self._watch = asyncio.create_task(self._observe_forever())
+
+    async def _observe_forever(self) -> None:
+        while True:
+            before = self._inventory.version
+            try:
+                self._take(await asyncio.to_thread(self._look))
+                self._observed.set()
+            except ClusterError as error:
+                log.warning("nodes not observed, what is known stays: %s", error)
+            except Exception:
+                log.exception("observing the nodes failed")
+            if self._inventory.version != before:
+                poke_controller(self._settings.instance)
+            await asyncio.sleep(self._settings.period_s)
+
+    def _look(self) -> _Sight:
+        held = held_by_node(group_rows())
+        nodes = observe_nodes(self._settings.levels)
+        return _Sight(nodes, used_by_node(), {NodeId(node): amount for node, amount in held.items()})
+
+    def _take(self, sight: _Sight) -> None:
+        now_s = time.time()
+        for node in self._inventory.observe(sight.nodes, now_s):
+            log.warning("node %s is lost", node)
+        foreign = frozenset(
+            node.id for node in self._inventory.nodes.values() if node.foreign.units(GPU) and node.health.value != "lost"
+        )
+        if foreign and now_s - self._holders_asked_s > HOLDERS_PERIOD_S:
+            self._holders_asked_s = now_s
+            self._holders = foreign_holders(foreign)
+        self._inventory.observe_foreign(sight.used, sight.held, self._holders if foreign else {})
+
+    @ray.method
+    async def changes_since(self, version: int) -> InventoryChanges:
+        """What changed after `version`; waits for the first look at Ray, so that a new inventory never seems empty."""
+        await self._observed.wait()
+        return self._inventory.changes_since(version)
+
+    @ray.method
+    async def set_cordons(self, cordons: tuple[NodeCordoned, ...]) -> int:
+        """Replace the cordons by those that the journal holds; answers with the version."""
+        self._inventory.set_cordons({cordon.node: cordon for cordon in cordons})
+        return self._inventory.version
+
+    @ray.method
+    async def block(self, request: tuple[tuple[NodeId, ...], float, str]) -> int:
+        """(nodes, until, reason): plan nothing new onto these nodes before that time."""
+        nodes, until_s, reason = request
+        self._inventory.block(nodes, until_s, reason)
+        return self._inventory.version
+
+    @ray.method
+    async def forget(self, nodes: tuple[NodeId, ...]) -> int:
+        """Drop lost nodes that nothing refers to any more."""
+        for node in nodes:
+            self._inventory.forget(node)
+        return self._inventory.version
+
+    @ray.method
+    async def drain_in_ray(self, request: tuple[NodeId, str, float]) -> None:
+        """(node, reason, deadline): hand an empty node to Ray for removal. Irreversible. ClusterError when refused."""
+        await asyncio.to_thread(drain_node, *request)
+
+    @ray.method
+    async def ping(self) -> int:
+        """The version, as a sign of life."""
+        return self._inventory.version
+
+
+NodeInventory = ray.remote(InventoryShell)
