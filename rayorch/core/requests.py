@@ -115,11 +115,11 @@ def refusal(error: RayorchError) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFilter:
-    """Which workloads to list; an empty tuple or string means any. `queue` includes the queues below it."""
+    """Which workloads to list; an empty tuple or string, or None, means any. `queue` includes the queues below it."""
 
     states: tuple[State, ...] = ()
     kinds: tuple[Kind, ...] = ()
-    queue: QueueId = QueueId("")
+    queue: QueueId | None = None
     owner: str = ""
     name: str = ""
 
