@@ -1,0 +1,36 @@
+"""Text that becomes data: the YAML documents, checked and turned into core's values."""
+
+from rayorch.config.documents import (
+    API_VERSION,
+    ClusterDocument,
+    ClusterSettings,
+    Document,
+    Pool,
+    QueueDocument,
+    ServeAppDocument,
+    WorkloadDocument,
+    load_documents,
+    parse_document,
+)
+from rayorch.config.profile import DEFAULT_POLICIES, ProfileSettings, load_function, load_profile
+from rayorch.config.text import duration_s, load_json, load_yaml
+
+__all__ = [
+    "API_VERSION",
+    "DEFAULT_POLICIES",
+    "ClusterDocument",
+    "ClusterSettings",
+    "Document",
+    "Pool",
+    "ProfileSettings",
+    "QueueDocument",
+    "ServeAppDocument",
+    "WorkloadDocument",
+    "duration_s",
+    "load_documents",
+    "load_function",
+    "load_json",
+    "load_profile",
+    "load_yaml",
+    "parse_document",
+]

@@ -1,0 +1,488 @@
+"""The four documents of apiVersion rayorch/v1: Cluster, Queue, Workload, ServeApp.
+
+Each is checked here for form and turned into core's values by `to_core()`; whether the cluster can take a
+workload is the queue owner's question. HTTP takes the same documents as JSON.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast
+
+from pydantic import BeforeValidator, Field
+
+from rayorch.config.fields import (
+    Amounts,
+    Duration,
+    Items,
+    Model,
+    Name,
+    Priority,
+    QueuePath,
+    Workers,
+    resources,
+    validate,
+)
+from rayorch.config.profile import ProfileSettings, load_profile
+from rayorch.config.text import load_yaml
+from rayorch.core.errors import SpecError
+from rayorch.core.payload import Json, Payload
+from rayorch.core.policy import Profile
+from rayorch.core.types import (
+    CPU,
+    GPU,
+    MAX_UNITS,
+    Kind,
+    QueueId,
+    QueueSpec,
+    Resources,
+    Role,
+    TopologyRequest,
+    WorkloadId,
+    WorkloadSpec,
+)
+
+API_VERSION = "rayorch/v1"
+WORKER = "worker"
+REPLICA = "replica"
+DRIVER = "driver"
+MAX_TEXT = 64 * 1024
+
+Version = Literal["rayorch/v1"]
+
+
+class NameOnly(Model):
+    """Metadata of a cluster."""
+
+    name: Name
+
+
+class QueueMetadata(Model):
+    """Metadata of a queue: its path."""
+
+    name: QueuePath
+
+
+class WorkloadMetadata(Model):
+    """`id` makes a submission idempotent; without it the name is the id. `annotations` come back unread."""
+
+    name: Name
+    queue: QueuePath
+    id: Name | None = None
+    annotations: Mapping[str, str] = Field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- Cluster
+
+
+class NodePool(Model):
+    """Nodes of one shape, `match`ed by labels; `max_nodes` is how many there can be, for what never fits."""
+
+    name: Name
+    match: Mapping[str, str] = Field(default_factory=dict)
+    resources: Amounts = Field(default_factory=dict)
+    gpus_per_node: Annotated[int, Field(ge=0, le=1024)] = 0
+    max_nodes: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+
+
+class Policies(Model):
+    """Import strings, "module:function"; what is left out is the default."""
+
+    name: Name = "default"
+    order: str | None = None
+    score: str | None = None
+    victims: str | None = None
+    train_size: str | None = None
+    serve_size: str | None = None
+    recover: str | None = None
+
+
+class Timing(Model):
+    """The knobs of `core.policy.Profile`; what is left out is the default."""
+
+    start_deadline: Duration | None = None
+    block_node: Duration | None = None
+    lease: Duration | None = None
+    lease_margin: Duration | None = None
+    grow_cooldown: Duration | None = None
+    scale_down_delay: Duration | None = None
+    retry_backoff: Duration | None = None
+    retry_backoff_max: Duration | None = None
+    failure_settle: Duration | None = None
+
+
+class ClusterSpec(Model):
+    """`topology`: label keys from the outermost level inwards."""
+
+    node_pools: Items[NodePool] = ()
+    topology: Items[str] = ()
+    policies: Policies = Policies()
+    timing: Timing = Timing()
+    preemption: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes of one shape. `max_count` None: no limit is known."""
+
+    name: str
+    total: Resources
+    max_count: int | None
+    labels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What a Cluster document says, in core's words."""
+
+    name: str
+    pools: tuple[Pool, ...] = ()
+    topology: tuple[str, ...] = ()
+    profile: ProfileSettings = field(default_factory=ProfileSettings)
+
+    def load_profile(self) -> Profile:
+        """The policies in force; SpecError names one that does not exist."""
+        return load_profile(self.profile)
+
+
+class ClusterDocument(Model):
+    """The settings of one rayorch instance."""
+
+    api_version: Version
+    kind: Literal["Cluster"]
+    metadata: NameOnly
+    spec: ClusterSpec = ClusterSpec()
+
+    def to_core(self) -> ClusterSettings:
+        """In core's words; SpecError for bad amounts. Policies are imported by `load_profile` only."""
+        policies = self.spec.policies.model_dump(exclude_none=True)
+        name = policies.pop("name")
+        knobs: dict[str, float | bool] = {
+            f"{knob}_s": seconds for knob, seconds in self.spec.timing.model_dump(exclude_none=True).items()
+        }
+        knobs["preemption"] = self.spec.preemption
+        pools = tuple(_pool(pool, f"spec.nodePools[{n}]") for n, pool in enumerate(self.spec.node_pools))
+        names = [pool.name for pool in pools]
+        for n, pool_name in enumerate(names):
+            if pool_name in names[:n]:
+                raise SpecError(f"spec.nodePools[{n}].name", f"{pool_name} is given twice")
+        return ClusterSettings(self.metadata.name, pools, self.spec.topology, ProfileSettings(name, policies, knobs))
+
+
+def _pool(pool: NodePool, field: str) -> Pool:
+    total = resources(pool.resources, f"{field}.resources")
+    if pool.gpus_per_node:
+        if total.gpu_units:
+            raise SpecError(f"{field}.gpusPerNode", "and resources.GPU say the same twice")
+        total = total + Resources.of({GPU: pool.gpus_per_node})
+    return Pool(pool.name, total, pool.max_nodes, tuple(sorted(pool.match.items())))
+
+
+# ---------------------------------------------------------------- Queue
+
+
+class QueueBody(Model):
+    """See `core.types.QueueSpec`; a bare number counts GPUs."""
+
+    deserved: Amounts = Field(default_factory=dict)
+    borrow_limit: Amounts | None = None
+    lend_limit: Amounts | None = None
+    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    min_priority: Priority = -1_000_000
+    max_priority: Priority = 1_000_000
+    max_pending: Annotated[int, Field(ge=0)] | None = None
+
+
+class QueueDocument(Model):
+    """A node of the queue tree."""
+
+    api_version: Version
+    kind: Literal["Queue"]
+    metadata: QueueMetadata
+    spec: QueueBody = QueueBody()
+
+    def to_core(self) -> QueueSpec:
+        """In core's words; SpecError for bad amounts or crossed bounds."""
+        body = self.spec
+        if body.min_priority > body.max_priority:
+            raise SpecError("spec.minPriority", f"{body.min_priority} is above maxPriority {body.max_priority}")
+        return QueueSpec(
+            id=QueueId(self.metadata.name),
+            deserved=resources(body.deserved, "spec.deserved"),
+            borrow_limit=_limit(body.borrow_limit, "spec.borrowLimit"),
+            lend_limit=_limit(body.lend_limit, "spec.lendLimit"),
+            weight=body.weight,
+            min_priority=body.min_priority,
+            max_priority=body.max_priority,
+            max_pending=body.max_pending,
+        )
+
+
+def _limit(amounts: Mapping[str, float] | None, field: str) -> Resources | None:
+    return None if amounts is None else resources(amounts, field)
+
+
+# ---------------------------------------------------------------- Workload
+
+
+class Gang(Model):
+    """`workers` 2 or [2, 4]; with `min_workers`, `workers` is the most. `resources` are of each."""
+
+    workers: Workers
+    min_workers: Annotated[int, Field(ge=1)] | None = None
+    resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
+
+
+class Topology(Model):
+    """Levels that all members must, or should, share one domain of."""
+
+    require: Name | None = None
+    prefer: Name | None = None
+
+    def to_core(self) -> TopologyRequest:
+        """In core's words."""
+        return TopologyRequest(self.require, self.prefer)
+
+
+class Preemption(Model):
+    """Whether it may be stopped for others, how long its last checkpoint may take, how long it is left alone."""
+
+    allowed: bool = True
+    grace: Duration = 30.0
+    min_runtime: Duration = 0.0
+
+
+class Retry(Model):
+    """How many failures of its own are retried."""
+
+    max: Annotated[int, Field(ge=0, le=1000)] = 0
+
+
+def _command(value: object) -> object:
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return shlex.join(value)
+    return value
+
+
+Command = Annotated[str, BeforeValidator(_command), Field(max_length=MAX_TEXT)]
+
+
+class WorkloadBody(Model):
+    """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs."""
+
+    kind: Literal["train", "job", "gang"] = "job"
+    gang: Gang | None = None
+    driver: Amounts = Field(default_factory=lambda: {CPU: 1.0})
+    topology: Topology = Topology()
+    entrypoint: Command = ""
+    function: str = ""
+    runtime_env: Mapping[str, object] = Field(default_factory=dict)
+    env: Mapping[str, str] = Field(default_factory=dict)
+    priority: Priority = 0
+    preemption: Preemption = Preemption()
+    retry: Retry = Retry()
+    resizable: bool = True
+
+
+class WorkloadDocument(Model):
+    """A training run, a command, or a leased gang."""
+
+    api_version: Version
+    kind: Literal["Workload"]
+    metadata: WorkloadMetadata
+    spec: WorkloadBody
+
+    def to_core(self, owner: str = "") -> WorkloadSpec:
+        """In core's words; SpecError for what can't be right on any cluster."""
+        body, kind = self.spec, Kind(self.spec.kind)
+        if kind is Kind.GANG and body.entrypoint:
+            raise SpecError("spec.entrypoint", "a leased gang runs no command")
+        if kind is not Kind.GANG and not body.entrypoint.strip():
+            raise SpecError("spec.entrypoint", "is empty")
+        if kind is not Kind.JOB and body.gang is None:
+            raise SpecError("spec.gang", f"is needed for kind {kind.value}")
+        roles = _roles(kind, body)
+        runtime_env = _runtime_env(body.runtime_env, body.env)
+        payload = Payload(body.entrypoint, runtime_env, dict(self.metadata.annotations), body.function)
+        return WorkloadSpec(
+            id=WorkloadId(self.metadata.id or self.metadata.name),
+            name=self.metadata.name,
+            kind=kind,
+            queue=QueueId(self.metadata.queue),
+            roles=roles,
+            priority=body.priority,
+            preemptible=body.preemption.allowed,
+            resizable=body.resizable and kind is not Kind.GANG and any(r.max_count > r.min_count for r in roles),
+            topology=body.topology.to_core(),
+            grace_s=body.preemption.grace,
+            min_runtime_s=body.preemption.min_runtime,
+            max_retries=body.retry.max,
+            owner=owner,
+            payload=payload.to_text(),
+        )
+
+
+def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
+    """The members and, for a command, the place of the driver."""
+    roles: list[Role] = []
+    if body.gang is not None:
+        least, most = body.gang.workers
+        if body.gang.min_workers is not None:
+            if least != most:
+                raise SpecError("spec.gang.minWorkers", "and a range of workers say the same twice")
+            least = body.gang.min_workers
+        if least > most:
+            raise SpecError("spec.gang.minWorkers", f"{least} is above workers {most}")
+        roles.append(_role(WORKER, resources(body.gang.resources, "spec.gang.resources"), least, most, "spec.gang"))
+    driver = resources(body.driver, "spec.driver")
+    if kind is not Kind.GANG and driver:
+        roles.append(Role(DRIVER, driver, 1, 1))
+    if not roles:
+        raise SpecError("spec.driver", "is empty, and there is no gang")
+    return tuple(roles)
+
+
+def _role(name: str, bundle: Resources, least: int, most: int, field: str) -> Role:
+    if not bundle:
+        raise SpecError(f"{field}.resources", "a member needs something")
+    for resource, units in bundle:
+        if units * most > MAX_UNITS:
+            raise SpecError(f"{field}.resources.{resource}", f"{most} members overflow")
+    return Role(name, bundle, least, most)
+
+
+_RAY_NAMES = {"workingDir": "working_dir", "envVars": "env_vars", "pyModules": "py_modules"}
+
+
+def _runtime_env(given: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Json]:
+    """In Ray's spelling, the plain environment merged in."""
+    result: dict[str, Json] = {}
+    for name, value in given.items():
+        ray_name = _RAY_NAMES.get(name, name)
+        if ray_name in result:
+            raise SpecError(f"spec.runtimeEnv.{name}", "is given twice")
+        result[ray_name] = cast(Json, value)
+    variables = result.get("env_vars", {})
+    if not isinstance(variables, dict) or not all(isinstance(v, str) for v in variables.values()):
+        raise SpecError("spec.runtimeEnv.envVars", "must map names to text")
+    if variables or env:
+        result["env_vars"] = {**variables, **env}
+    return result
+
+
+# ---------------------------------------------------------------- ServeApp
+
+
+class Replicas(Model):
+    """`min` of them are the gang; the others come and go with demand. `gpus_per` and `resources` are of each."""
+
+    min: Annotated[int, Field(ge=1, le=100_000)] = 1
+    max: Annotated[int, Field(ge=1, le=100_000)] = 1
+    gpus_per: Annotated[float, Field(ge=0)] = 0.0
+    resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
+
+
+class ServeBody(Model):
+    """`import_path` names a Serve application or a builder of one, which gets `args`."""
+
+    import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+    args: Mapping[str, object] = Field(default_factory=dict)
+    deployment: str = ""
+    route_prefix: Annotated[str, Field(pattern=r"^/")] = "/"
+    runtime_env: Mapping[str, object] = Field(default_factory=dict)
+    env: Mapping[str, str] = Field(default_factory=dict)
+    replicas: Replicas = Replicas()
+    topology: Topology = Topology()
+    priority: Priority = 0
+    preemption: Preemption = Preemption(allowed=False)
+
+
+class ServeAppDocument(Model):
+    """A Ray Serve application as a workload."""
+
+    api_version: Version
+    kind: Literal["ServeApp"]
+    metadata: WorkloadMetadata
+    spec: ServeBody
+
+    def to_core(self, owner: str = "") -> WorkloadSpec:
+        """In core's words; SpecError for what can't be right on any cluster."""
+        body, replicas = self.spec, self.spec.replicas
+        if replicas.min > replicas.max:
+            raise SpecError("spec.replicas.min", f"{replicas.min} is above max {replicas.max}")
+        bundle = resources(replicas.resources, "spec.replicas.resources")
+        if replicas.gpus_per and bundle.gpu_units:
+            raise SpecError("spec.replicas.gpusPer", "and resources.GPU say the same twice")
+        gpus = Resources.of({"gpusPer": replicas.gpus_per}, "spec.replicas")  # checked under its own name
+        bundle = bundle + Resources.of_units({GPU: gpus.units("gpusPer")})
+        payload = Payload(
+            runtime_env=_runtime_env(body.runtime_env, body.env),
+            metadata=dict(self.metadata.annotations),
+            import_path=body.import_path,
+            args=cast(dict[str, Json], dict(body.args)),
+            app_name=self.metadata.name,
+            route_prefix=body.route_prefix,
+            deployment=body.deployment,
+        )
+        return WorkloadSpec(
+            id=WorkloadId(self.metadata.id or self.metadata.name),
+            name=self.metadata.name,
+            kind=Kind.SERVE,
+            queue=QueueId(self.metadata.queue),
+            roles=(_role(REPLICA, bundle, replicas.min, replicas.max, "spec.replicas"),),
+            priority=body.priority,
+            preemptible=body.preemption.allowed,
+            resizable=replicas.max > replicas.min,
+            topology=body.topology.to_core(),
+            grace_s=body.preemption.grace,
+            min_runtime_s=body.preemption.min_runtime,
+            owner=owner,
+            payload=payload.to_text(),
+        )
+
+
+# ---------------------------------------------------------------- any of them
+
+Document = ClusterDocument | QueueDocument | WorkloadDocument | ServeAppDocument
+
+_KINDS: Mapping[str, type[Document]] = {
+    "Cluster": ClusterDocument,
+    "Queue": QueueDocument,
+    "Workload": WorkloadDocument,
+    "ServeApp": ServeAppDocument,
+}
+
+
+def parse_document(value: object, prefix: str = "") -> Document:
+    """One document from plain values; SpecError with the field's path, which starts with `prefix`."""
+    at = f"{prefix}." if prefix else ""
+    if not isinstance(value, dict):
+        raise SpecError(prefix, "must be a mapping with apiVersion, kind, metadata and spec")
+    if value.get("apiVersion") != API_VERSION:
+        raise SpecError(f"{at}apiVersion", f"must be {API_VERSION}, got {value.get('apiVersion')!r}")
+    model = _KINDS.get(value["kind"]) if isinstance(value.get("kind"), str) else None
+    if model is None:
+        raise SpecError(f"{at}kind", f"must be one of {', '.join(_KINDS)}, got {value.get('kind')!r}")
+    return validate(model, value, prefix)
+
+
+def load_documents(text: str | bytes, source: str = "") -> tuple[Document, ...]:
+    """All documents of a YAML text, every one of them checked; SpecError also when two have one kind and name."""
+    values = load_yaml(text, source)
+    documents: list[Document] = []
+    seen: set[tuple[str, str]] = set()
+    for n, value in enumerate(values):
+        prefix = f"documents[{n}]" if len(values) > 1 else ""
+        document = parse_document(value, prefix)
+        try:
+            document.to_core()
+        except SpecError as error:
+            raise SpecError(f"{prefix}.{error.field}" if prefix else error.field, error.message) from error
+        key = (document.kind, document.metadata.name)
+        if key in seen:
+            raise SpecError(f"documents[{n}].metadata.name", f"{key[0]} {key[1]} is given twice")
+        seen.add(key)
+        documents.append(document)
+    return tuple(documents)

@@ -1,0 +1,375 @@
+"""Text becomes data, or is refused with the field named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rayorch.config import (
+    ClusterDocument,
+    duration_s,
+    load_documents,
+    load_function,
+    load_json,
+    load_yaml,
+    parse_document,
+)
+from rayorch.core.errors import SpecError
+from rayorch.core.payload import Payload
+from rayorch.core.types import Kind, QueueSpec, Resources, Role, TopologyRequest, WorkloadSpec
+
+WORKLOAD = """
+apiVersion: rayorch/v1
+kind: Workload
+metadata: {name: llm-7b, queue: research/nlp, annotations: {team: nlp}}
+spec:
+  kind: train
+  gang: {workers: [2, 4], resources: {GPU: 8, CPU: 96}}
+  topology: {require: rack, prefer: nvlinkDomain}
+  entrypoint: python train.py
+  runtimeEnv: {workingDir: ., envVars: {A: "1"}}
+  env: {B: "2"}
+  priority: 50
+  preemption: {allowed: true, grace: 120s, minRuntime: 30m}
+  retry: {max: 3}
+"""
+
+QUEUE = """
+apiVersion: rayorch/v1
+kind: Queue
+metadata: {name: research/nlp}
+spec: {deserved: {gpu: 24}, borrowLimit: 16, lendLimit: {GPU: 24}, weight: 2, maxPending: 2000}
+"""
+
+SERVE = """
+apiVersion: rayorch/v1
+kind: ServeApp
+metadata: {name: llama, queue: prod/serve}
+spec: {importPath: "serve_apps.llama:app", replicas: {min: 1, max: 4, gpusPer: 0.5}, priority: 90, args: {n: 3}}
+"""
+
+CLUSTER = """
+apiVersion: rayorch/v1
+kind: Cluster
+metadata: {name: main}
+spec:
+  nodePools: [{name: h100, match: {gpu: h100}, gpusPerNode: 8, resources: {CPU: 96}, maxNodes: 4}]
+  topology: [zone, rack]
+  timing: {lease: 20s, growCooldown: 1m}
+  preemption: false
+"""
+
+
+def _workload(**spec: object) -> dict[str, object]:
+    """A small good workload with some fields of its spec replaced."""
+    return {
+        "apiVersion": "rayorch/v1",
+        "kind": "Workload",
+        "metadata": {"name": "w", "queue": "q"},
+        "spec": {"entrypoint": "true", **spec},
+    }
+
+
+def _core(value: object) -> object:
+    return parse_document(value).to_core()
+
+
+def _refused(value: object) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        _core(value)
+    return caught.value
+
+
+def test_a_workload_document_says_what_core_needs() -> None:
+    (document,) = load_documents(WORKLOAD)
+    spec = document.to_core()
+    assert isinstance(spec, WorkloadSpec)
+    assert (spec.id, spec.name, spec.queue, spec.kind) == ("llm-7b", "llm-7b", "research/nlp", Kind.TRAIN)
+    assert spec.roles == (
+        Role("worker", Resources.of({"GPU": 8, "CPU": 96}), 2, 4),
+        Role("driver", Resources.of({"CPU": 1}), 1, 1),
+    )
+    assert spec.topology == TopologyRequest("rack", "nvlinkDomain")
+    assert (spec.grace_s, spec.min_runtime_s, spec.max_retries, spec.priority) == (120, 1800, 3, 50)
+    assert spec.preemptible and spec.resizable
+    payload = Payload.of_text(spec.payload)
+    assert payload.entrypoint == "python train.py"
+    assert payload.runtime_env == {"working_dir": ".", "env_vars": {"A": "1", "B": "2"}}
+    assert payload.metadata == {"team": "nlp"}
+
+
+def test_a_queue_document_counts_bare_numbers_as_gpus() -> None:
+    (document,) = load_documents(QUEUE)
+    assert document.to_core() == QueueSpec(
+        id="research/nlp",  # type: ignore[arg-type]
+        deserved=Resources.of({"GPU": 24}),
+        borrow_limit=Resources.of({"GPU": 16}),
+        lend_limit=Resources.of({"GPU": 24}),
+        weight=2,
+        max_pending=2000,
+    )
+
+
+def test_a_serve_document_makes_its_minimum_the_gang() -> None:
+    (document,) = load_documents(SERVE)
+    spec = document.to_core()
+    assert isinstance(spec, WorkloadSpec)
+    assert spec.roles == (Role("replica", Resources.of({"GPU": 0.5, "CPU": 1}), 1, 4),)
+    assert spec.kind is Kind.SERVE and spec.resizable and not spec.preemptible
+    payload = Payload.of_text(spec.payload)
+    assert (payload.import_path, payload.args, payload.app_name) == ("serve_apps.llama:app", {"n": 3}, "llama")
+
+
+def test_a_cluster_document_gives_pools_and_knobs() -> None:
+    (document,) = load_documents(CLUSTER)
+    assert isinstance(document, ClusterDocument)
+    settings = document.to_core()
+    (pool,) = settings.pools
+    assert (pool.total, pool.max_count, pool.labels) == (
+        Resources.of({"GPU": 8, "CPU": 96}),
+        4,
+        (("gpu", "h100"),),
+    )
+    assert settings.topology == ("zone", "rack")
+    assert settings.profile.knobs == {"lease_s": 20.0, "grow_cooldown_s": 60.0, "preemption": False}
+
+
+def test_without_an_id_the_name_is_the_id_and_with_one_it_is_not() -> None:
+    value = _workload()
+    assert _core(value).id == "w"  # type: ignore[attr-defined]
+    value["metadata"] = {"name": "w", "queue": "q", "id": "w-1"}
+    assert _core(value).id == "w-1"  # type: ignore[attr-defined]
+
+
+def test_a_command_given_as_words_is_quoted() -> None:
+    spec = _core(_workload(entrypoint=["python", "-c", "print('a b')"]))
+    assert Payload.of_text(spec.payload).entrypoint == """python -c 'print('"'"'a b'"'"')'"""  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"gang": {"workers": 0}}, "spec.gang.workers"),
+        ({"gang": {"workers": -1}}, "spec.gang.workers"),
+        ({"gang": {"workers": [3, 2]}}, "spec.gang.workers"),
+        ({"gang": {"workers": 1.5}}, "spec.gang.workers"),
+        ({"gang": {"workers": True}}, "spec.gang.workers"),
+        ({"gang": {"workers": "2"}}, "spec.gang.workers"),
+        ({"gang": {"workers": 10**9}}, "spec.gang.workers"),
+        ({"gang": {"workers": 2, "minWorkers": 3}}, "spec.gang.minWorkers"),
+        ({"gang": {"workers": 2, "minWorkers": 0}}, "spec.gang.minWorkers"),
+        ({"gang": {"workers": 1, "resources": {"GPU": -1}}}, "spec.gang.resources.GPU"),
+        ({"gang": {"workers": 1, "resources": {"GPU": float("nan")}}}, "spec.gang.resources.GPU"),
+        ({"gang": {"workers": 1, "resources": {"GPU": float("inf")}}}, "spec.gang.resources.GPU"),
+        ({"gang": {"workers": 1, "resources": {"memory": 1e300}}}, "spec.gang.resources.memory"),
+        ({"gang": {"workers": 1, "resources": {"memory": 10**400}}}, "spec.gang.resources.memory"),
+        ({"gang": {"workers": 100_000, "resources": {"memory": 10**13}}}, "spec.gang.resources.memory"),
+        ({"gang": {"workers": 1, "resources": {"GPU": 0.00001}}}, "spec.gang.resources.GPU"),
+        ({"gang": {"workers": 1, "resources": {"GPU": True}}}, "spec.gang.resources.GPU"),
+        ({"gang": {"workers": 1, "resources": {"GPU": "1"}}}, "spec.gang.resources.GPU"),
+        ({"gang": {"workers": 1, "resources": {"GPU": 1, "gpu": 1}}}, "spec.gang.resources.gpu"),
+        ({"gang": {"workers": 1, "resources": {}}}, "spec.gang.resources"),
+        ({"gang": {"workers": 1, "resources": {"GPU": 0}}}, "spec.gang.resources"),
+        ({"gang": {"wokers": 1}}, "spec.gang.workers"),
+        ({"gang": {"workers": 1, "colour": 1}}, "spec.gang.colour"),
+        ({"priority": 10**7}, "spec.priority"),
+        ({"priority": "high"}, "spec.priority"),
+        ({"priority": True}, "spec.priority"),
+        ({"entrypoint": " "}, "spec.entrypoint"),
+        ({"entrypoint": 5}, "spec.entrypoint"),
+        ({"kind": "train"}, "spec.gang"),
+        ({"kind": "gang", "gang": {"workers": 1}}, "spec.entrypoint"),
+        ({"kind": "array"}, "spec.kind"),
+        ({"preemption": {"grace": "soon"}}, "spec.preemption.grace"),
+        ({"preemption": {"grace": "-1s"}}, "spec.preemption.grace"),
+        ({"preemption": {"grace": float("nan")}}, "spec.preemption.grace"),
+        ({"preemption": {"allowed": "yes"}}, "spec.preemption.allowed"),
+        ({"retry": {"max": -1}}, "spec.retry.max"),
+        ({"runtimeEnv": {"working_dir": ".", "workingDir": "."}}, "spec.runtimeEnv.workingDir"),
+        ({"env": {"A": 1}}, "spec.env.A"),
+        ({"driver": {}}, "spec.driver"),
+        ({"unknown": 1}, "spec.unknown"),
+    ],
+)
+def test_a_bad_workload_is_refused_with_its_field(spec: dict[str, object], field: str) -> None:
+    assert _refused(_workload(**spec)).field == field
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"apiVersion": "v1"}, "apiVersion"),
+        ({"kind": "Job"}, "kind"),
+        ({"kind": ["Queue"]}, "kind"),
+        ({"metadata": {"queue": "q"}}, "metadata.name"),
+        ({"metadata": {"name": "a/b", "queue": "q"}}, "metadata.name"),
+        ({"metadata": {"name": "w", "queue": "/q"}}, "metadata.queue"),
+        ({"metadata": {"name": "w", "queue": "q//r"}}, "metadata.queue"),
+        ({"metadata": {"name": "../../etc", "queue": "q"}}, "metadata.name"),
+        ({"metadata": {"name": "x" * 200, "queue": "q"}}, "metadata.name"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_a_bad_frame_is_refused_with_its_field(change: dict[str, object], field: str) -> None:
+    assert _refused({**_workload(), **change}).field == field
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"deserved": -1}, "spec.deserved.GPU"),
+        ({"deserved": {"GPU": float("inf")}}, "spec.deserved.GPU"),
+        ({"weight": 0}, "spec.weight"),
+        ({"maxPending": -1}, "spec.maxPending"),
+        ({"minPriority": 5, "maxPriority": 4}, "spec.minPriority"),
+        ({"borrowLimit": "all"}, "spec.borrowLimit"),
+    ],
+)
+def test_a_bad_queue_is_refused_with_its_field(spec: dict[str, object], field: str) -> None:
+    value = {"apiVersion": "rayorch/v1", "kind": "Queue", "metadata": {"name": "q"}, "spec": spec}
+    assert _refused(value).field == field
+
+
+def test_an_unknown_policy_is_refused_with_its_slot() -> None:
+    text = CLUSTER + "  policies: {order: 'rayorch.policies.order.nonesuch:key'}\n"
+    (document,) = load_documents(text)
+    assert isinstance(document, ClusterDocument)
+    with pytest.raises(SpecError) as caught:
+        document.to_core().load_profile()
+    assert caught.value.field == "spec.policies.order"
+
+
+@pytest.mark.parametrize("path", ["json:nonesuch", "json", "json:", "os.path.join", "a b:c", "json:__doc__"])
+def test_an_import_string_that_names_no_function_is_refused(path: str) -> None:
+    with pytest.raises(SpecError):
+        load_function(path, "spec.policies.order")
+
+
+def test_an_import_string_gives_the_function() -> None:
+    assert load_function("json:dumps", "x") is json.dumps
+
+
+# ---------------------------------------------------------------- YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("a: 1\na: 2", "a"),
+        ("a: {b: 1, b: 1}", "a.b"),
+        ("a: [{b: 1, b: 1}]", "a[0].b"),
+        ("a: &x [1]\nb: *x", "a"),
+        ("a: *x", "a"),
+        ("a: &x {b: 1}\nc: {<<: *x}", "a"),
+        ("a: {<<: {b: 1}}", "a"),
+        ("a: !!python/object/apply:os.system ['true']", "a"),
+        ("a: !!binary aGk=", "a"),
+        ("1: a", ""),
+        ("true: a", ""),
+        ("? [a, b]\n: c", ""),
+        ("a: [", ""),
+        ("[" * 40 + "]" * 40, None),
+        ("a: '" + "x" * 2**20 + "'", ""),
+        ("---\na: 1\n" * 1001, ""),
+        (b"a: \xff\xfe", ""),
+    ],
+)
+def test_unsafe_yaml_is_refused(text: str | bytes, field: str | None) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_yaml(text)
+    assert field is None or caught.value.field == field
+
+
+def test_an_alias_bomb_is_refused_at_its_first_anchor() -> None:
+    lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    with pytest.raises(SpecError, match="anchors are not allowed"):
+        load_yaml("\n".join(lines))
+
+
+def test_words_and_numbers_mean_what_they_look_like() -> None:
+    (value,) = load_yaml(
+        "{q: no, on: yes, port: 010, v: '1.10', n: 12, f: 0.5, t: true, e: null, d: 2024-01-01, h: 0x1F}"
+    )
+    assert value == {
+        "q": "no",
+        "on": "yes",
+        "port": "010",
+        "v": "1.10",
+        "n": 12,
+        "f": 0.5,
+        "t": True,
+        "e": None,
+        "d": "2024-01-01",
+        "h": "0x1F",
+    }
+
+
+def test_nan_and_infinity_in_yaml_are_named_as_such() -> None:
+    with pytest.raises(SpecError, match="finite") as caught:
+        load_documents(WORKLOAD.replace("GPU: 8", "GPU: .nan"))
+    assert caught.value.field == "spec.gang.resources.GPU"
+
+
+def test_the_file_and_line_are_in_the_message() -> None:
+    with pytest.raises(SpecError, match=r"queues\.yaml:2"):
+        load_yaml("a: 1\na: 2", "queues.yaml")
+
+
+def test_two_documents_of_one_name_are_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        load_documents(f"{QUEUE}---{QUEUE}")
+    assert caught.value.field == "documents[1].metadata.name"
+
+
+def test_one_bad_document_of_many_is_named_by_its_number() -> None:
+    with pytest.raises(SpecError) as caught:
+        load_documents(f"{QUEUE}---{WORKLOAD.replace('GPU: 8', 'GPU: -8')}")
+    assert caught.value.field == "documents[1].spec.gang.resources.GPU"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', '{"a": Infinity}', '{"a": 1, "a": 2}', "[" * 40 + "]" * 40, "{", "1" * 2**21]
+)
+def test_unsafe_json_is_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        load_json(text)
+
+
+def test_brackets_inside_json_text_are_not_depth() -> None:
+    assert load_json('{"a": "' + "[{" * 100 + '\\""}') == {"a": "[{" * 100 + '"'}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("120s", 120), ("30m", 1800), ("24h", 86400), ("1h30m", 5400), ("500ms", 0.5), ("7d", 604800), (90, 90), (0, 0)],
+)
+def test_durations(text: object, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "10", "1 h", "1h 30m", "-5s", -1, float("nan"), float("inf"), True, None, "9" * 30 + "d"]
+)
+def test_durations_that_are_none(text: object) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        duration_s(text)
+
+
+def test_a_payload_reads_back_as_it_was_written() -> None:
+    payload = Payload("python x.py", {"env_vars": {"A": "1"}}, {"k": "v"}, args={"n": [1, None, {"x": 0.5}]})
+    assert Payload.of_text(payload.to_text()) == payload
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"nope": 1}', '{"entrypoint": 5}', "{"])
+def test_a_payload_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        Payload.of_text(text)
+
+
+def test_the_documents_in_configs_are_good() -> None:
+    folder = Path(__file__).resolve().parent.parent / "configs"
+    for path in sorted(folder.glob("*.yaml")):
+        if "apiVersion: rayorch/v1" in path.read_text(encoding="utf-8"):
+            load_documents(path.read_bytes(), path.name)
