@@ -44,13 +44,36 @@ class WorkersStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class SeatInUse:
+    """A place that Serve really uses: a group that it made on a node."""
+
+    role: str
+    node_id: str
+    group_id: str
+    group_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatsInUse:
+    """All places that the attempt uses now, where the attempt (Serve) chooses which seat it leaves."""
+
+    seats: tuple[SeatInUse, ...]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DemandReported:
-    """Requests of a serving attempt: being answered, and waiting for a replica."""
+    """Requests of a serving attempt: being answered, and waiting for a replica of `role`.
+
+    `target_per_replica` is how many one replica should have at once.
+    """
 
     ongoing: int
     queued: int
     at_s: float
+    role: str = ""
+    target_per_replica: float = 1.0
 
 
-AttemptReport = StepReported | CheckpointCommitted | GrantApplied | WorkersStarted | DemandReported
+AttemptReport = StepReported | CheckpointCommitted | GrantApplied | WorkersStarted | SeatsInUse | DemandReported
 """Every variant that `runner.report` accepts."""
