@@ -1,0 +1,194 @@
+"""Every value of the format comes back from its text exactly as it was, and text that is wrong is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NewType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayorch.core import codec
+from rayorch.core.codec import decode, decode_as, encode, from_data, known_types, to_data
+from rayorch.core.decisions import Plan, Wait, WaitReason
+from rayorch.core.errors import SpecError
+from rayorch.core.events import NodeCordoned, Reported, Submitted
+from rayorch.core.reports import CheckpointCommitted, StepReported
+from rayorch.core.snapshot import Versions
+from rayorch.core.types import Kind, NodeId, QueueId, Resources, Role, State, Workload, WorkloadId, WorkloadSpec
+
+TEXT = st.text(max_size=8)
+
+
+def of_type(cls: type) -> st.SearchStrategy[object]:
+    """Any value of a type of the format; short texts, and numbers that equal themselves."""
+    return st.from_type(cls)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_scalars() -> Iterator[None]:
+    st.register_type_strategy(float, st.floats(allow_nan=False))
+    st.register_type_strategy(str, TEXT)
+    yield
+    st.register_type_strategy(float, st.floats())
+    st.register_type_strategy(str, st.text())
+
+
+def a_spec() -> WorkloadSpec:
+    return WorkloadSpec(
+        id=WorkloadId("w1"),
+        name="train",
+        kind=Kind.TRAIN,
+        queue=QueueId("research/nlp"),
+        roles=(Role("worker", Resources.of({"GPU": 1, "CPU": 2}), 2, 4),),
+    )
+
+
+@pytest.mark.parametrize("cls", known_types(), ids=lambda cls: cls.__name__)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_type_of_the_format_round_trips(cls: type, data: st.DataObject) -> None:
+    value = data.draw(of_type(cls))
+
+    text = encode(value)
+    back = decode(text)
+
+    assert back == value
+    assert type(back) is cls
+    assert repr(back) == repr(value)  # 1 is not 1.0, a tuple is not a list
+    assert encode(back) == text
+
+
+def test_what_is_written_is_readable_json_with_a_tag() -> None:
+    event = NodeCordoned(NodeId("n1"), "sick", None, 12.5)
+
+    assert json.loads(encode(event)) == {
+        "@": "NodeCordoned",
+        "node": "n1",
+        "reason": "sick",
+        "drain_by_s": None,
+        "at_s": 12.5,
+    }
+    assert from_data(to_data(event)) == event
+
+
+def test_members_of_a_union_are_told_apart() -> None:
+    for report in (StepReported(3, 1.0), CheckpointCommitted(3, "s3://b/c", 1.0)):
+        event = Reported(WorkloadId("w"), 1, report, 2.0)
+        assert decode(encode(event)) == event
+
+
+def test_numbers_that_json_does_not_have_survive() -> None:
+    for number in (math.inf, -math.inf, -0.0, 5e-324, 2**53 + 1):
+        event = NodeCordoned(NodeId("n"), "", number, 0.0)
+        back = decode_as(NodeCordoned, encode(event))
+        assert repr(back.drain_by_s) == repr(number)
+    back = decode_as(NodeCordoned, encode(NodeCordoned(NodeId("n"), "", math.nan, 0.0)))
+    assert back.drain_by_s is not None
+    assert math.isnan(back.drain_by_s)
+
+
+def test_a_mapping_keeps_its_order_and_its_values() -> None:
+    waits = {WorkloadId("b"): (Wait(WaitReason.QUOTA, "full"),), WorkloadId("a"): ()}
+    plan = Plan(Versions(), 1.0, (), waits=waits, estimates={WorkloadId("b"): None, WorkloadId("a"): 3.0})
+    back = decode_as(Plan, encode(plan))
+    assert back == plan
+    assert list(back.waits) == [WorkloadId("b"), WorkloadId("a")]
+
+
+def test_a_field_with_a_default_may_be_absent() -> None:
+    data = to_data(Workload(a_spec(), State.PENDING, 1.0))
+    del data["labels"]
+    assert from_data(data) == Workload(a_spec(), State.PENDING, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"surprise": 1}, "Submitted.surprise"),
+        ({"@": "Nothing"}, "@"),
+        ({"@": None}, "@"),
+        ({"at_s": "soon"}, "Submitted.at_s"),
+        ({"at_s": True}, "Submitted.at_s"),
+        ({"spec": None}, "Submitted.spec"),
+        ({"spec": []}, "Submitted.spec"),
+    ],
+)
+def test_wrong_data_is_refused_with_its_path(change: dict[str, codec.Json], path: str) -> None:
+    data = {**to_data(Submitted(a_spec(), 1.0)), **change}
+    with pytest.raises(SpecError) as caught:
+        from_data(data)
+    assert caught.value.field == path
+
+
+def test_the_path_leads_into_the_depth() -> None:
+    text = encode(Submitted(a_spec(), 1.0)).replace('"min_count":2', '"min_count":2.5')
+    with pytest.raises(SpecError) as caught:
+        decode(text)
+    assert caught.value.field == "Submitted.spec.roles.[0].min_count"
+
+
+def test_a_missing_field_without_default_is_refused() -> None:
+    data = to_data(Submitted(a_spec(), 1.0))
+    del data["at_s"]
+    with pytest.raises(SpecError, match=r"Submitted\.at_s: is missing"):
+        from_data(data)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"@":"Reported"', '{"@":"NodeUncordoned","at_s":NaN}'])
+def test_text_that_is_not_a_value_is_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        decode(text)
+
+
+def test_a_value_that_could_not_be_read_back_is_not_written() -> None:
+    good = Submitted(a_spec(), 1.0)
+    for bad in (
+        replace(good, at_s="now"),  # type: ignore[arg-type]
+        replace(good, spec=replace(a_spec(), priority=True)),
+        replace(good, spec=replace(a_spec(), priority=1.5)),  # type: ignore[arg-type]
+        replace(good, spec=replace(a_spec(), roles=[])),  # type: ignore[arg-type]
+        replace(good, spec=replace(a_spec(), kind="train")),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(SpecError, match=r"^Submitted\."):
+            encode(bad)
+
+
+def test_a_foreign_type_is_not_written() -> None:
+    @dataclass(frozen=True)
+    class Foreign:
+        at_s: float
+
+    with pytest.raises(SpecError, match="Foreign is not a type of the format"):
+        encode(Foreign(1.0))
+
+
+def test_decode_as_refuses_another_type() -> None:
+    with pytest.raises(SpecError, match="expected Plan, found Submitted"):
+        decode_as(Plan, encode(Submitted(a_spec(), 1.0)))
+
+
+def test_an_annotation_that_the_format_lacks_fails_when_it_is_compiled() -> None:
+    for hint in (list[int], set[str], int | str, object, bytes):
+        with pytest.raises(TypeError):
+            codec._compile(hint)
+
+
+def test_enums_and_new_types_are_checked() -> None:
+    class Colour(StrEnum):
+        RED = "red"
+
+    Name = NewType("Name", str)
+    encode_colour, decode_colour = codec._compile(Colour)
+    assert decode_colour(encode_colour(Colour.RED)) is Colour.RED
+    encode_names, decode_names = codec._compile(Mapping[tuple[Name, int], Colour])
+    names = {(Name("a"), 1): Colour.RED}
+    assert decode_names(encode_names(names)) == names
+    for wrong in ("blue", None, []):
+        with pytest.raises(SpecError):
+            decode_colour(wrong)
