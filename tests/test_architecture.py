@@ -42,7 +42,7 @@ RULES = {
     "core": _rule("core", PURE_BANS, NUMPY),
     "policies": _rule("core policies", PURE_BANS, NUMPY),
     "sim": _rule("sim core policies config", frozenset({"ray", "time"})),
-    "config": _rule("core"),
+    "config": _rule("config core"),
     "adapters": _rule("core"),
     "actors": _rule("actors core adapters config"),
     "serve_apps": _rule(f"serve_apps {HANDLES}"),
