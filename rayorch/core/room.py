@@ -1,0 +1,187 @@
+"""What is free on each node, on a private copy that a planner or an owner may charge and give back.
+
+GPUs are counted device by device, the way Ray binds them: whole GPUs take wholly free devices, lowest index
+first; a fraction takes one device, the one that it leaves with least. A sick device has no room. What is used
+outside our grants is charged before anything else is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rayorch.core.types import GPU, UNIT, Allocation, NodeHealth, NodeId, NodeSpec, Resources
+
+
+class Room:
+    """Free amounts per node. `copy` costs one dictionary; a copy and its origin don't see each other's changes."""
+
+    __slots__ = ("_nodes", "_slots", "_usable")
+
+    def __init__(self, nodes: Mapping[NodeId, NodeSpec], slots: dict[NodeId, _Slot], usable: frozenset[NodeId]) -> None:
+        self._nodes = nodes
+        self._slots = slots
+        self._usable = usable
+
+    @staticmethod
+    def of(nodes: Iterable[NodeSpec], allocations: Iterable[Allocation], now_s: float) -> Room:
+        """The room that all members (those that are leaving included) and foreign use leave.
+
+        Lost nodes have none. A node that is cordoned, draining or blocked at `now_s` keeps its books but takes
+        nothing new. Members whose devices are not known are charged as Ray would bind them.
+        """
+        known = {node.id: node for node in nodes}
+        room = Room(
+            known,
+            {node.id: _Slot.empty(node) for node in known.values() if node.health is not NodeHealth.LOST},
+            frozenset(n.id for n in known.values() if n.health is NodeHealth.OK and n.blocked_until_s <= now_s),
+        )
+        members = [m for allocation in allocations for m in allocation.members]
+        for member in sorted(members, key=lambda m: not m.devices):  # known devices first: the rest go around them
+            room._charge(member.node, member.bundle, member.devices)
+        for node in known.values():
+            if node.foreign:
+                room._charge(node.id, node.foreign, ())
+        return room
+
+    def copy(self) -> Room:
+        """A Room of its own with the same amounts."""
+        return Room(self._nodes, dict(self._slots), self._usable)
+
+    def usable(self, node_id: NodeId) -> bool:
+        """Whether the node takes new members at all."""
+        return node_id in self._usable
+
+    def opened(self) -> Room:
+        """A copy in which cordoned, draining and blocked nodes take new members, to see whether they are in the way."""
+        return Room(self._nodes, dict(self._slots), frozenset(self._slots))
+
+    def free(self, node_id: NodeId) -> Resources:
+        """What is free on the node, whether or not it takes new members; the GPUs are those of healthy devices."""
+        slot = self._slots.get(node_id)
+        return slot.free if slot is not None else Resources()
+
+    def gpu_units(self, node_id: NodeId) -> int:
+        """Free GPU units on the node, all devices together; 0 where nothing new is taken."""
+        return self._slots[node_id].gpu_units if node_id in self._usable else 0
+
+    def fits(self, node_id: NodeId, bundle: Resources) -> bool:
+        """Whether the node would take the bundle now."""
+        return node_id in self._usable and self._slots[node_id].fits(bundle)
+
+    def take(self, node_id: NodeId, bundle: Resources) -> tuple[int, ...]:
+        """Charge the bundle and answer the device indices that it gets, the one with the fraction last.
+
+        The caller has asked `fits`; a bundle that does not fit is a bug and raises ValueError.
+        """
+        if not self.fits(node_id, bundle):
+            raise ValueError(f"{bundle.to_floats()} does not fit on node {node_id}")
+        return self._charge(node_id, bundle, ())
+
+    def give(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> None:
+        """Give back what `take` (or a member of an allocation) was charged; a lost node has nothing to get back."""
+        slot = self._slots.get(node_id)
+        if slot is not None:
+            self._slots[node_id] = slot.minus(bundle.times(-1), devices)
+
+    def _charge(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> tuple[int, ...]:
+        slot = self._slots.get(node_id)
+        if slot is None:
+            return devices
+        chosen = devices or slot.choose(bundle.gpu_units)
+        self._slots[node_id] = slot.minus(bundle, chosen)
+        return chosen
+
+
+class _Slot:
+    """One node's free amounts; never changed once made, so that copies of a Room share it.
+
+    `amounts`: everything but GPUs. `devices`: free units per device position, 0 for a sick one. `indices`: Ray's
+    index of each position. Negative amounts mean that more is held than the node has.
+    """
+
+    __slots__ = ("_free", "amounts", "devices", "gpu_units", "indices", "sick")
+
+    def __init__(
+        self, amounts: dict[str, int], devices: tuple[int, ...], indices: tuple[int, ...], sick: frozenset[int]
+    ) -> None:
+        self.amounts = amounts
+        self.devices = devices
+        self.indices = indices
+        self.sick = sick
+        self.gpu_units = sum(devices)
+        self._free: Resources | None = None
+
+    @staticmethod
+    def empty(node: NodeSpec) -> _Slot:
+        """Nothing held. Devices that the inventory doesn't list are counted from the node's GPUs."""
+        units = node.total.gpu_units
+        listed = {device.index: device.sick for device in node.devices}
+        indices = tuple(sorted(listed)) if listed else tuple(range(-(-units // UNIT)))
+        capacity = [0 if listed.get(index, "") else UNIT for index in indices]
+        if not listed and units % UNIT:
+            capacity[-1] = units % UNIT
+        return _Slot(
+            {name: n for name, n in node.total if name != GPU},
+            tuple(capacity),
+            indices,
+            frozenset(index for index, reason in listed.items() if reason),
+        )
+
+    @property
+    def free(self) -> Resources:
+        """All amounts as Resources, made once."""
+        if self._free is None:
+            self._free = Resources.of_units({**self.amounts, GPU: self.gpu_units})
+        return self._free
+
+    def fits(self, bundle: Resources) -> bool:
+        """Whether every amount is there, and the GPUs in devices."""
+        for name, n in bundle.items:
+            if name == GPU:
+                if not _devices_fit(self.devices, n):
+                    return False
+            elif self.amounts.get(name, 0) < n:
+                return False
+        return True
+
+    def choose(self, units: int) -> tuple[int, ...]:
+        """The device indices that Ray would bind; where they don't suffice, the freest ones (overcharged)."""
+        whole, fraction = divmod(units, UNIT)
+        positions = [p for p, n in enumerate(self.devices) if n == UNIT][:whole]
+        if len(positions) < whole:
+            others = [p for p in range(len(self.devices)) if p not in positions]
+            positions += sorted(others, key=lambda p: (-self.devices[p], p))[: whole - len(positions)]
+        if fraction:
+            others = [p for p in range(len(self.devices)) if p not in positions]
+            room = [p for p in others if self.devices[p] >= fraction]
+            if room:
+                positions.append(min(room, key=lambda p: (self.devices[p], p)))
+            elif others:
+                positions.append(max(others, key=lambda p: (self.devices[p], -p)))
+        return tuple(self.indices[p] for p in positions)
+
+    def minus(self, bundle: Resources, devices: Sequence[int]) -> _Slot:
+        """The slot with the bundle charged to these devices (a negative bundle gives back)."""
+        amounts = dict(self.amounts)
+        for name, n in bundle.items:
+            if name != GPU:
+                amounts[name] = amounts.get(name, 0) - n
+        sign = -1 if bundle.gpu_units < 0 else 1
+        left = abs(bundle.gpu_units)
+        charged = list(self.devices)
+        for index in devices:
+            part = min(left, UNIT)
+            left -= part
+            if index in self.indices and index not in self.sick:
+                charged[self.indices.index(index)] -= sign * part
+        return _Slot(amounts, tuple(charged), self.indices, self.sick)
+
+
+def _devices_fit(devices: tuple[int, ...], units: int) -> bool:
+    whole, fraction = divmod(units, UNIT)
+    if whole == 0:
+        return max(devices, default=0) >= fraction
+    spare = devices.count(UNIT) - whole
+    if spare < 0 or not fraction:
+        return spare >= 0
+    return spare > 0 or any(fraction <= n < UNIT for n in devices)
