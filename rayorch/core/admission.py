@@ -1,0 +1,209 @@
+"""The door: what can't be right is refused with the field named, and so is what this cluster can never hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rayorch.core.errors import AdmissionError, SpecError
+from rayorch.core.types import GPU, MAX_UNITS, UNIT, QueueId, QueueSpec, Resources, Role, WorkloadSpec, total
+
+MAX_MEMBERS = 100_000
+"""No role may have more members; larger counts are a slip of the pen."""
+
+MAX_ID_LENGTH = 128
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """`max_count` nodes of this size and these labels (topology levels among them) can exist at once."""
+
+    total: Resources
+    max_count: int
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def value(self, level: str) -> str | None:
+        """The label's value, None when the shape does not have it."""
+        return dict(self.labels).get(level)
+
+
+# ---------------------------------------------------------------- what can't be right
+
+
+def check_workload(spec: WorkloadSpec) -> None:
+    """Raise SpecError with the path of the first field that can't be right on any cluster."""
+    _check_id("id", spec.id)
+    if not spec.roles:
+        raise SpecError("roles", "a workload needs at least one role")
+    names = [role.name for role in spec.roles]
+    if len(set(names)) != len(names):
+        raise SpecError("roles", f"two roles have the same name: {sorted(names)}")
+    for role in spec.roles:
+        _check_role(role)
+    if sum(role.min_count for role in spec.roles) == 0:
+        raise SpecError("roles", "the gang has no members: the minimum of every role is zero")
+    if any(units > MAX_UNITS for _, units in spec.max_resources):
+        raise SpecError("roles", "the gang's resources add up to more than can be counted")
+    for field, value in (("grace_s", spec.grace_s), ("min_runtime_s", spec.min_runtime_s)):
+        if not math.isfinite(value) or value < 0:
+            raise SpecError(field, f"must be a finite number of seconds that is not negative, got {value!r}")
+    if spec.max_retries < 0:
+        raise SpecError("max_retries", f"must not be negative, got {spec.max_retries}")
+
+
+def check_queue(spec: QueueSpec) -> None:
+    """Raise SpecError with the path of the first field of a queue that can't be right."""
+    if not spec.id or any(not part or part != part.strip() for part in spec.id.split("/")):
+        raise SpecError("id", f"must be a path of names such as research/nlp, got {spec.id!r}")
+    if len(spec.id) > MAX_ID_LENGTH:
+        raise SpecError("id", f"is longer than {MAX_ID_LENGTH} characters")
+    if spec.weight < 1:
+        raise SpecError("weight", f"must be at least 1, got {spec.weight}")
+    if spec.min_priority > spec.max_priority:
+        raise SpecError("max_priority", f"must be at least min_priority {spec.min_priority}, got {spec.max_priority}")
+    if spec.max_pending is not None and spec.max_pending < 0:
+        raise SpecError("max_pending", f"must not be negative, got {spec.max_pending}")
+    for field, amount in (
+        ("deserved", spec.deserved),
+        ("borrow_limit", spec.borrow_limit or Resources()),
+        ("lend_limit", spec.lend_limit or Resources()),
+    ):
+        _check_amount(field, amount)
+
+
+def _check_id(field: str, value: str) -> None:
+    if not value or len(value) > MAX_ID_LENGTH or value != value.strip():
+        raise SpecError(field, f"must have 1 to {MAX_ID_LENGTH} characters without space around them, got {value!r}")
+    # The id is one part of the placement group's and the runner's names, whose parts are separated by slashes.
+    if "/" in value or any(not c.isprintable() for c in value):
+        raise SpecError(field, f"must not contain a slash or a control character, got {value!r}")
+
+
+def _check_role(role: Role) -> None:
+    path = f"roles.{role.name}"
+    if not role.name:
+        raise SpecError("roles", "a role needs a name")
+    if role.min_count < 0:
+        raise SpecError(f"{path}.min_count", f"must not be negative, got {role.min_count}")
+    if role.max_count < max(role.min_count, 1):
+        raise SpecError(f"{path}.max_count", f"must be at least {max(role.min_count, 1)}, got {role.max_count}")
+    if role.max_count > MAX_MEMBERS:
+        raise SpecError(f"{path}.max_count", f"must be at most {MAX_MEMBERS}, got {role.max_count}")
+    if not role.bundle:
+        raise SpecError(f"{path}.bundle", "asks for nothing")
+    _check_amount(f"{path}.bundle", role.bundle)
+    gpu = role.bundle.units(GPU)
+    if gpu > UNIT and gpu % UNIT:
+        raise SpecError(f"{path}.bundle.GPU", f"must be whole above one GPU, got {gpu / UNIT}")
+
+
+def _check_amount(field: str, amount: Resources) -> None:
+    for name, units in amount:
+        if units < 0:
+            raise SpecError(f"{field}.{name}", f"must not be negative, got {units / UNIT}")
+        if units > MAX_UNITS:
+            raise SpecError(f"{field}.{name}", f"is too large: {units / UNIT}")
+
+
+# ---------------------------------------------------------------- what this cluster can never hold
+
+
+def check_fits_ever(
+    spec: WorkloadSpec, path: Iterable[QueueSpec], shapes: tuple[NodeShape, ...]
+) -> None:
+    """Raise AdmissionError when no state of this cluster could hold the gang's minimum.
+
+    `path`: the workload's queue and those above it. `shapes` empty: the cluster is unknown, all fits.
+    """
+    for queue in path:
+        reason = over_limit(queue, spec.min_resources)
+        if reason:
+            raise AdmissionError("queue", f"the gang's minimum can never run in queue {queue.id}: {reason}")
+    if not shapes:
+        return
+    for role in spec.roles:
+        if role.min_count and not any(role.bundle.fits_in(shape.total) for shape in shapes):
+            raise AdmissionError(
+                f"roles.{role.name}.bundle", f"no node could ever hold {_words(role.bundle)}; {_largest(shapes)}"
+            )
+    level = spec.topology.required
+    if level is None:
+        reason = gang_exceeds(spec, shapes)
+        if reason:
+            raise AdmissionError("roles", reason)
+        return
+    reasons = {domain: gang_exceeds(spec, inside) for domain, inside in _domains(shapes, level).items()}
+    if not reasons:
+        raise AdmissionError("topology.required", f"no node has a value of the level {level!r}")
+    if all(reasons.values()):
+        domain, reason = sorted(reasons.items())[0]
+        raise AdmissionError("topology.required", f"no {level} could ever hold the gang; {level} {domain}: {reason}")
+
+
+def over_limit(queue: QueueSpec, amount: Resources) -> str:
+    """Why the queue may never hold `amount`, empty when it may."""
+    if queue.borrow_limit is None:
+        return ""
+    for name, deserved in queue.deserved:
+        limit = deserved + queue.borrow_limit.units(name)
+        if amount.units(name) > limit:
+            return f"needs {amount.units(name) / UNIT:g} {name}, its limit is {limit / UNIT:g}"
+    return ""
+
+
+def gang_exceeds(spec: WorkloadSpec, shapes: tuple[NodeShape, ...]) -> str:
+    """Why nodes of these shapes, all free, could not hold the gang's minimum; empty when they could.
+
+    A necessary test: each role on its own in whole bundles per node, and all roles in sum.
+    """
+    for role in spec.roles:
+        room = sum(shape.max_count * _times_in(role.bundle, shape.total) for shape in shapes)
+        if room < role.min_count:
+            return f"role {role.name} needs {role.min_count} members, there is room for {room}"
+    have = total(shape.total.times(shape.max_count) for shape in shapes)
+    for name, units in spec.min_resources:
+        if units > have.units(name):
+            return f"needs {units / UNIT:g} {name} in all, there can be {have.units(name) / UNIT:g}"
+    return ""
+
+
+def _times_in(bundle: Resources, room: Resources) -> int:
+    """How many bundles fit one node; a fraction of a GPU fits a device, not a sum."""
+    counts = []
+    for name, units in bundle:
+        have = room.units(name)
+        if name == GPU and units < UNIT:
+            counts.append((have // UNIT) * (UNIT // units))
+        else:
+            counts.append(have // units)
+    return min(counts)
+
+
+def _domains(shapes: tuple[NodeShape, ...], level: str) -> Mapping[str, tuple[NodeShape, ...]]:
+    if level == "node":
+        return {
+            f"node of {_words(s.total)}": (NodeShape(s.total, 1, s.labels),) for s in shapes if s.max_count
+        }
+    found: dict[str, list[NodeShape]] = {}
+    for shape in shapes:
+        value = shape.value(level)
+        if value is not None:
+            found.setdefault(value, []).append(shape)
+    return {value: tuple(inside) for value, inside in found.items()}
+
+
+def _words(amount: Resources) -> str:
+    return ", ".join(f"{units / UNIT:g} {name}" for name, units in amount)
+
+
+def _largest(shapes: tuple[NodeShape, ...]) -> str:
+    return "nodes have at most " + "; ".join(sorted({_words(shape.total) for shape in shapes})[:4])
+
+
+def queue_path(queues: Mapping[QueueId, QueueSpec], queue: QueueId) -> tuple[QueueSpec, ...]:
+    """The queue and those above it, from the bottom up; KeyError when the queue is unknown."""
+    found = [queues[queue]]
+    while (parent := found[-1].parent) is not None:
+        found.append(queues[parent])
+    return tuple(found)

@@ -1,0 +1,148 @@
+"""How one event changes one workload. The queue tree calls this live and at replay, so both give the same state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.events import AttemptEnded, AttemptReady, CancelRequested, Reported, Resized, Started, StopOrdered
+from rayorch.core.lifecycle import Move, next_state
+from rayorch.core.reports import CheckpointCommitted, DemandReported, StepReported
+from rayorch.core.types import Checkpoint, Demand, Member, MemberPhase, State, StopCause, Workload
+
+WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Reported
+
+
+def advance(workload: Workload, event: WorkloadEvent) -> Workload:
+    """The workload after the event. TransitionError when the lifecycle has no such move."""
+    match event:
+        case CancelRequested():
+            return _cancelled(workload, event)
+        case Started():
+            return _started(workload, event)
+        case AttemptReady():
+            return replace(workload, ready_s=event.at_s, lease_renewed_s=max(workload.lease_renewed_s, event.at_s))
+        case Resized():
+            return _resized(workload, event)
+        case StopOrdered():
+            return replace(
+                workload,
+                state=next_state(workload, Move.STOP_ORDERED),
+                stop=event.order,
+                reason=event.order.reason,
+            )
+        case AttemptEnded():
+            return _ended(workload, event)
+        case Reported():
+            return _reported(workload, event)
+
+
+def seats_only(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """Members without phase and group, in the order of their groups: what the queue owner commits to."""
+    plain = [replace(m, phase=MemberPhase.RESERVED, group_id="") for m in members]
+    return tuple(sorted(plain, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index)))
+
+
+def size_of(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...]:
+    """Members per role, by role name."""
+    counts: dict[str, int] = {}
+    for member in members:
+        counts[member.role] = counts.get(member.role, 0) + 1
+    return tuple(sorted(counts.items()))
+
+
+def _cancelled(workload: Workload, event: CancelRequested) -> Workload:
+    if workload.state is not State.PENDING:
+        return replace(workload, cancel_requested=True)
+    return replace(
+        workload,
+        state=next_state(workload, Move.CANCELLED),
+        cancel_requested=True,
+        ended_s=event.at_s,
+        reason=event.reason,
+    )
+
+
+def _started(workload: Workload, event: Started) -> Workload:
+    return replace(
+        workload,
+        state=next_state(workload, Move.STARTED),
+        attempt=event.attempt,
+        placement=seats_only(event.members),
+        size=size_of(event.members),
+        started_s=event.at_s,
+        ready_s=None,
+        resized_s=None,
+        release_by_s=None,
+        release_for=None,
+        demand=None,
+        demand_low_since_s=None,
+        lease_renewed_s=event.at_s,
+        reason=event.reason,
+    )
+
+
+def _resized(workload: Workload, event: Resized) -> Workload:
+    resized = replace(
+        workload,
+        placement=seats_only(event.members),
+        size=size_of(event.members),
+        resized_s=event.at_s,
+        reason=event.reason,
+    )
+    if event.release_by_s is not None:
+        resized = replace(resized, release_by_s=event.release_by_s, release_for=event.beneficiary)
+    return _with_low_since(resized, event.at_s)
+
+
+def _ended(workload: Workload, event: AttemptEnded) -> Workload:
+    own_failure = event.cause is None and event.move in (Move.REQUEUED, Move.FAILED)
+    ended = replace(
+        workload,
+        state=next_state(workload, event.move),
+        placement=(),
+        size=(),
+        stop=None,
+        release_by_s=None,
+        release_for=None,
+        demand=None,
+        demand_low_since_s=None,
+        exit_code=event.exit_code,
+        reason=event.reason,
+        failures=workload.failures + own_failure,
+        preemptions=workload.preemptions + (event.cause in (StopCause.PREEMPTED, StopCause.RECLAIMED)),
+        node_losses=workload.node_losses + (event.cause in (StopCause.NODE_LOST, StopCause.LEASE_LAPSED)),
+        start_failures=workload.start_failures + (event.cause is StopCause.START_FAILED),
+    )
+    if event.move is not Move.REQUEUED:
+        return replace(ended, ended_s=event.at_s)
+    # What came after the last checkpoint is lost; the next attempt begins there.
+    resumes_at = workload.checkpoint.step if workload.checkpoint is not None else 0
+    return replace(ended, started_s=None, ready_s=None, not_before_s=event.not_before_s, step=resumes_at)
+
+
+def _reported(workload: Workload, event: Reported) -> Workload:
+    match event.report:
+        case StepReported(step=step):
+            return replace(workload, step=max(workload.step, step))
+        case CheckpointCommitted(step=step, uri=uri, at_s=at_s):
+            checkpoint = Checkpoint(step=step, uri=uri, committed_s=at_s, attempt=event.attempt)
+            return replace(workload, checkpoint=checkpoint, step=max(workload.step, step))
+        case DemandReported(ongoing=ongoing, queued=queued, at_s=at_s, target_per_replica=target):
+            demand = Demand(ongoing=ongoing, queued=queued, reported_s=at_s, target_per_replica=target)
+            return _with_low_since(replace(workload, demand=demand), event.at_s)
+        case _:
+            return workload
+
+
+def _with_low_since(workload: Workload, at_s: float) -> Workload:
+    """Keep since when the demand has been below what the present members could serve."""
+    demand = workload.demand
+    if demand is None or demand.target_per_replica <= 0:
+        return workload
+    members = sum(count for _, count in workload.size)
+    low = demand.ongoing + demand.queued <= (members - 1) * demand.target_per_replica
+    if not low:
+        return replace(workload, demand_low_since_s=None)
+    if workload.demand_low_since_s is None:
+        return replace(workload, demand_low_since_s=at_s)
+    return workload

@@ -1,0 +1,450 @@
+"""What waits and what was promised: queues, workloads, attempts, cordons. One owner, one writer.
+
+Commands look at the newest state and *return* the events that make them true; they change nothing. `apply` is the
+only mutator, live and at replay. The owner journals the events of a command, applies them before it looks at the
+next command, and answers (also reads) only when they are durable. An empty tuple means that there is nothing to do,
+which is how a repeated command is harmless.
+
+    events = tree.submit(spec, now_s)
+    for event in events: journal.append(event); tree.apply(event)
+    await journal.flushed()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rayorch.core.admission import NodeShape as NodeShape
+from rayorch.core.admission import check_fits_ever, check_queue, check_workload, queue_path
+from rayorch.core.attempts import WorkloadEvent, advance, seats_only
+from rayorch.core.decisions import Resize, Start, Stop
+from rayorch.core.errors import AdmissionError, StalePlanError
+from rayorch.core.events import (
+    AttemptEnded,
+    AttemptReady,
+    CancelRequested,
+    Event,
+    NodeCordoned,
+    NodeUncordoned,
+    QueueDeleted,
+    QueueSet,
+    Reported,
+    Resized,
+    Started,
+    StopOrdered,
+    Submitted,
+)
+from rayorch.core.lifecycle import Move
+from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
+from rayorch.core.snapshot import Versions
+from rayorch.core.types import (
+    Member,
+    NodeId,
+    QueueId,
+    QueueSpec,
+    Resources,
+    State,
+    StopCause,
+    StopOrder,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+    total,
+)
+
+LIVE = (State.RUNNING, State.STOPPING)
+
+STRENGTH = {
+    StopCause.PREEMPTED: 0,
+    StopCause.RECLAIMED: 0,
+    StopCause.DRAINED: 0,
+    StopCause.CANCELLED: 1,
+    StopCause.START_FAILED: 2,
+    StopCause.LEASE_LAPSED: 2,
+    StopCause.NODE_LOST: 2,
+}
+"""A stop order replaces one under way only if it is stronger: an attempt that can't answer needn't be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeState:
+    """All that the tree holds, for the journal's compaction. `version`: events applied since the journal began."""
+
+    version: int
+    queues: tuple[QueueSpec, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    cordons: tuple[NodeCordoned, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanges:
+    """What changed for a reader whose copy is of an older version.
+
+    `queues` and `cordons` are always complete. `workloads`: those that changed, ended ones included; with `full`,
+    all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time.
+    """
+
+    version: int
+    full: bool
+    queues: tuple[QueueSpec, ...]
+    workloads: tuple[Workload, ...]
+    cordons: tuple[NodeCordoned, ...]
+    renewals: int = 0
+
+
+class QueueTree:
+    """See the module's docstring. `version` counts the events ever applied and survives restarts."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._queues: dict[QueueId, QueueSpec] = {}
+        self._workloads: dict[WorkloadId, Workload] = {}
+        self._cordons: dict[NodeId, NodeCordoned] = {}
+        self._shapes: tuple[NodeShape, ...] = ()
+        # Insertion order is order of change: the newest is last.
+        self._changed: dict[WorkloadId, int] = {}
+        self._renewals = 0
+        self._renewed: dict[WorkloadId, int] = {}
+        self._pending: dict[QueueId, int] = {}
+        self._used: dict[QueueId, Resources] = {}
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def version(self) -> int:
+        """How many events have been applied."""
+        return self._version
+
+    @property
+    def queues(self) -> Mapping[QueueId, QueueSpec]:
+        """All queues by path."""
+        return self._queues
+
+    @property
+    def workloads(self) -> Mapping[WorkloadId, Workload]:
+        """All workloads, ended ones too."""
+        return self._workloads
+
+    @property
+    def cordons(self) -> Mapping[NodeId, NodeCordoned]:
+        """The nodes that take nothing new."""
+        return self._cordons
+
+    @property
+    def placements(self) -> Mapping[WorkloadId, tuple[Member, ...]]:
+        """The committed seats of every live attempt; O(n)."""
+        return {id: w.placement for id, w in self._workloads.items() if w.state in LIVE}
+
+    def used(self, queue: QueueId) -> Resources:
+        """What live attempts in the queue and below it were committed to."""
+        return self._used.get(queue, Resources())
+
+    def pending(self, queue: QueueId) -> int:
+        """How many workloads wait in the queue and below it."""
+        return self._pending.get(queue, 0)
+
+    def changes_since(self, version: int, renewals: int = 0) -> QueueChanges:
+        """What a reader with this version lacks; O(changes). Version 0, or one from another history, gives all."""
+        full = version <= 0 or version > self._version
+        if full:
+            ids = set(self._workloads)
+        else:
+            ids = set()
+            for id, changed in reversed(self._changed.items()):
+                if changed <= version:
+                    break
+                ids.add(id)
+            since = renewals if renewals <= self._renewals else 0
+            ids.update(id for id, count in self._renewed.items() if count > since)
+        return QueueChanges(
+            version=self._version,
+            full=full,
+            queues=tuple(self._queues[id] for id in sorted(self._queues)),
+            workloads=tuple(self._workloads[id] for id in sorted(ids)),
+            cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
+            renewals=self._renewals,
+        )
+
+    def dump(self) -> TreeState:
+        """Everything, sorted by id."""
+        return TreeState(
+            version=self._version,
+            queues=tuple(self._queues[id] for id in sorted(self._queues)),
+            workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
+            cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
+        )
+
+    @staticmethod
+    def restore(state: TreeState) -> QueueTree:
+        """The tree that `dump` described."""
+        tree = QueueTree()
+        tree._version = state.version
+        tree._queues = {spec.id: spec for spec in state.queues}
+        tree._cordons = {cordon.node: cordon for cordon in state.cordons}
+        for workload in state.workloads:
+            tree._put(workload)
+        return tree
+
+    # ------------------------------------------------------------ queues and nodes
+
+    def set_capacity(self, shapes: tuple[NodeShape, ...]) -> None:
+        """What nodes can exist at most, for the door's never-fits check; empty: unknown, all is accepted."""
+        self._shapes = shapes
+
+    def set_queue(self, spec: QueueSpec, now_s: float) -> tuple[Event, ...]:
+        """Create a queue or replace its settings. SpecError; AdmissionError for an unknown parent."""
+        check_queue(spec)
+        if spec.parent is not None and spec.parent not in self._queues:
+            raise AdmissionError("id", f"the parent queue {spec.parent!r} does not exist")
+        return () if self._queues.get(spec.id) == spec else (QueueSet(spec, now_s),)
+
+    def delete_queue(self, id: QueueId, now_s: float) -> tuple[Event, ...]:
+        """Remove a queue that has no children and nothing waiting or running. AdmissionError otherwise."""
+        if id not in self._queues:
+            return ()
+        children = sorted(other for other, spec in self._queues.items() if spec.parent == id)
+        if children:
+            raise AdmissionError("queue", f"queue {id!r} has the child queue {children[0]!r}")
+        alive = sorted(w.id for w in self._workloads.values() if w.spec.queue == id and not w.state.terminal)
+        if alive:
+            raise AdmissionError("queue", f"queue {id!r} has {len(alive)} workloads that have not ended: {alive[0]} …")
+        return (QueueDeleted(id, now_s),)
+
+    def cordon(self, node: NodeId, reason: str, drain_by_s: float | None, now_s: float) -> tuple[Event, ...]:
+        """Nothing new on the node; with `drain_by_s`, what is there must leave by then."""
+        old = self._cordons.get(node)
+        if old is not None and (old.reason, old.drain_by_s) == (reason, drain_by_s):
+            return ()
+        return (NodeCordoned(node, reason, drain_by_s, now_s),)
+
+    def uncordon(self, node: NodeId, reason: str, now_s: float) -> tuple[Event, ...]:
+        """The node may take work again."""
+        return (NodeUncordoned(node, reason, now_s),) if node in self._cordons else ()
+
+    # ------------------------------------------------------------ users
+
+    def submit(self, spec: WorkloadSpec, now_s: float) -> tuple[Event, ...]:
+        """Accept a workload. SpecError or AdmissionError with the field; the same id and spec again is nothing new."""
+        check_workload(spec)
+        known = self._workloads.get(spec.id)
+        if known is not None:
+            if known.spec == spec:
+                return ()
+            raise AdmissionError("id", f"another workload with the id {spec.id!r} exists; ids are never used twice")
+        queue = self._queues.get(spec.queue)
+        if queue is None:
+            names = ", ".join(sorted(self._queues)) or "none"
+            raise AdmissionError("queue", f"queue {spec.queue!r} does not exist; there are: {names}")
+        if not queue.min_priority <= spec.priority <= queue.max_priority:
+            raise AdmissionError(
+                "priority",
+                f"queue {queue.id!r} takes {queue.min_priority} to {queue.max_priority}, got {spec.priority}",
+            )
+        path = queue_path(self._queues, queue.id)
+        for above in path:
+            if above.max_pending is not None and self.pending(above.id) >= above.max_pending:
+                raise AdmissionError("queue", f"queue {above.id!r} is full: {above.max_pending} workloads wait in it")
+        check_fits_ever(spec, path, self._shapes)
+        return (Submitted(spec, now_s),)
+
+    def cancel(self, id: WorkloadId, reason: str, now_s: float) -> tuple[Event, ...]:
+        """End a workload: at once if it waits, else its attempt is stopped first. AdmissionError if it is unknown."""
+        workload = self._workloads.get(id)
+        if workload is None:
+            raise AdmissionError("id", f"workload {id!r} does not exist")
+        if workload.state.terminal or workload.cancel_requested:
+            return ()
+        return (CancelRequested(id, reason, now_s),)
+
+    # ------------------------------------------------------------ commits of the controller
+
+    def commit_start(self, start: Start, versions: Versions, now_s: float) -> tuple[Event, ...]:
+        """The commit of a start: from here on the attempt exists. StalePlanError when the facts have changed."""
+        workload = self._known(start.workload)
+        placement = seats_only(start.members)
+        if workload.state in LIVE and workload.attempt == start.attempt and workload.placement == placement:
+            return ()
+        if workload.state is not State.PENDING:
+            raise StalePlanError(f"{workload.id} is {workload.state.value}, not PENDING (attempt {workload.attempt})")
+        if start.attempt != workload.attempt + 1:
+            raise StalePlanError(f"the next attempt of {workload.id} is {workload.attempt + 1}, not {start.attempt}")
+        if now_s < workload.not_before_s:
+            raise StalePlanError(f"{workload.id} must not start before {workload.not_before_s:.3f}")
+        self._check_quota(workload, total(m.bundle for m in placement))
+        return (
+            Started(
+                workload=workload.id,
+                attempt=start.attempt,
+                members=placement,
+                queues_version=versions.queues,
+                inventory_version=versions.inventory,
+                allocations_version=versions.allocations,
+                reason=start.reason,
+                at_s=now_s,
+            ),
+        )
+
+    def commit_stop(self, stop: Stop, now_s: float) -> tuple[Event, ...]:
+        """Order an attempt to end. StalePlanError when that attempt is not the current one."""
+        workload = self._known(stop.workload)
+        if workload.attempt > stop.attempt or (workload.attempt == stop.attempt and workload.state not in LIVE):
+            return ()  # over already, which is what was wanted
+        self._current(workload, stop.attempt)
+        old = workload.stop
+        if old is not None and STRENGTH[stop.order.cause] <= STRENGTH[old.cause]:
+            return ()
+        return (StopOrdered(workload.id, stop.attempt, stop.order, now_s),)
+
+    def commit_resize(self, resize: Resize, members: tuple[Member, ...], now_s: float) -> tuple[Event, ...]:
+        """Change the seats of a running attempt to `members`. StalePlanError when it is not running or over quota."""
+        workload = self._known(resize.workload)
+        if workload.state is not State.RUNNING or workload.attempt != resize.attempt:
+            raise StalePlanError(
+                f"{workload.id} is {workload.state.value} in attempt {workload.attempt},"
+                f" can't resize attempt {resize.attempt}"
+            )
+        placement = seats_only(members)
+        if placement == workload.placement:
+            return ()
+        added = total(m.bundle for m in placement) - total(m.bundle for m in workload.placement)
+        self._check_quota(workload, added.floor_zero())
+        return (
+            Resized(
+                workload=workload.id,
+                attempt=resize.attempt,
+                members=placement,
+                release_by_s=resize.release_by_s,
+                beneficiary=resize.beneficiary,
+                reason=resize.reason,
+                at_s=now_s,
+            ),
+        )
+
+    def ready(self, id: WorkloadId, attempt: int, now_s: float) -> tuple[Event, ...]:
+        """The attempt's work has begun."""
+        workload = self._current(self._known(id), attempt)
+        return () if workload.ready_s is not None else (AttemptReady(id, attempt, now_s),)
+
+    def end_attempt(self, ended: AttemptEnded) -> tuple[Event, ...]:
+        """The attempt is over. What was cancelled in the meantime is cancelled instead of requeued."""
+        workload = self._known(ended.workload)
+        over = workload.attempt == ended.attempt and workload.state not in LIVE
+        if over or workload.attempt > ended.attempt:
+            return ()
+        self._current(workload, ended.attempt)
+        if ended.move is Move.REQUEUED and workload.cancel_requested:
+            ended = replace(ended, move=Move.CANCELLED, cause=StopCause.CANCELLED)
+        if ended.move is Move.CANCELLED and workload.state is State.RUNNING:
+            order = StopOrder(StopCause.CANCELLED, ended.reason, ended.at_s, ended.at_s)
+            return (StopOrdered(workload.id, ended.attempt, order, ended.at_s), ended)
+        return (ended,)
+
+    # ------------------------------------------------------------ attempts
+
+    def report(self, id: WorkloadId, attempt: int, report: AttemptReport, now_s: float) -> tuple[Event, ...]:
+        """Take an attempt's report. StalePlanError for any but the current live attempt: its sender must end itself."""
+        workload = self._current(self._known(id), attempt)
+        match report:
+            case StepReported(step=step):
+                news = step > workload.step
+            case CheckpointCommitted(step=step, uri=uri):
+                old = workload.checkpoint
+                news = old is None or step > old.step or (step == old.step and uri != old.uri)
+            case DemandReported(ongoing=ongoing, queued=queued, target_per_replica=target):
+                was = workload.demand
+                news = was is None or (was.ongoing, was.queued, was.target_per_replica) != (ongoing, queued, target)
+            case SeatsInUse():
+                news = False  # the allocator's business
+            case _:
+                news = True
+        return (Reported(id, attempt, report, now_s),) if news else ()
+
+    def renew(self, id: WorkloadId, attempt: int, now_s: float) -> bool:
+        """A sign of life of the attempt, in memory only. False: it is fenced and must end itself at once."""
+        workload = self._workloads.get(id)
+        if workload is None or workload.attempt != attempt or workload.state not in LIVE:
+            return False
+        if workload.stop is not None and now_s > workload.stop.deadline_s:
+            return False
+        self._renewals += 1
+        self._renewed[id] = self._renewals
+        self._workloads[id] = replace(workload, lease_renewed_s=max(now_s, workload.lease_renewed_s))
+        return True
+
+    def renew_all(self, now_s: float) -> None:
+        """After a replay: renewals were lost, so every live attempt counts as seen now."""
+        self._renewals = max(self._renewals, int(now_s * 1000))  # beyond any count of a former life
+        for id, workload in sorted(self._workloads.items()):
+            if workload.state in LIVE:
+                self._renewals += 1
+                self._renewed[id] = self._renewals
+                self._workloads[id] = replace(workload, lease_renewed_s=max(now_s, workload.lease_renewed_s))
+
+    # ------------------------------------------------------------ the only mutator
+
+    def apply(self, event: Event) -> None:
+        """Take in one event, in the journal's order. TransitionError when the lifecycle has no such move."""
+        match event:
+            case QueueSet(spec=spec):
+                self._queues[spec.id] = spec
+            case QueueDeleted(queue=queue):
+                self._queues.pop(queue, None)
+            case Submitted(spec=spec, at_s=at_s):
+                self._put(Workload(spec=spec, state=State.PENDING, submitted_s=at_s))
+            case NodeCordoned(node=node):
+                self._cordons[node] = event
+            case NodeUncordoned(node=node):
+                self._cordons.pop(node, None)
+            case _:
+                self._advance(event)
+        self._version += 1
+
+    def _advance(self, event: WorkloadEvent) -> None:
+        self._put(advance(self._workloads[event.workload], event))
+
+    def _put(self, workload: Workload) -> None:
+        """Replace a workload and keep the counts per queue and the order of change."""
+        old = self._workloads.get(workload.id)
+        self._workloads[workload.id] = workload
+        self._changed.pop(workload.id, None)
+        self._changed[workload.id] = self._version + 1
+        if workload.state not in LIVE:
+            self._renewed.pop(workload.id, None)
+        waits = (workload.state is State.PENDING) - (old is not None and old.state is State.PENDING)
+        before = old.placement if old is not None else ()
+        if waits == 0 and before == workload.placement:
+            return
+        held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
+        queue: QueueId | None = workload.spec.queue
+        while queue is not None:
+            self._pending[queue] = self._pending.get(queue, 0) + waits
+            self._used[queue] = self._used.get(queue, Resources()) + held
+            queue = QueueSpec(queue).parent
+
+    # ------------------------------------------------------------ checks
+
+    def _known(self, id: WorkloadId) -> Workload:
+        workload = self._workloads.get(id)
+        if workload is None:
+            raise StalePlanError(f"workload {id!r} does not exist")
+        return workload
+
+    def _current(self, workload: Workload, attempt: int) -> Workload:
+        if workload.attempt != attempt or workload.state not in LIVE:
+            raise StalePlanError(
+                f"attempt {attempt} of {workload.id} is not the current one:"
+                f" it is {workload.state.value} in attempt {workload.attempt}"
+            )
+        return workload
+
+    def _check_quota(self, workload: Workload, more: Resources) -> None:
+        """StalePlanError if the queue, or one above it, may not hold `more` now."""
+        for queue in queue_path(self._queues, workload.spec.queue):
+            if queue.borrow_limit is None:
+                continue
+            used = self.used(queue.id)
+            for name, deserved in queue.deserved:
+                limit = deserved + queue.borrow_limit.units(name)
+                if more.units(name) > 0 and used.units(name) + more.units(name) > limit:
+                    raise StalePlanError(f"{workload.id} would bring queue {queue.id} above its quota of {name}")
