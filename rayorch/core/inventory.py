@@ -1,0 +1,188 @@
+"""What exists: nodes with their devices, health, foreign use and blocks. One owner; all else is a dated copy.
+
+The facts come in layers (observed, cordoned, used by others, blocked), each replaced on its own; `nodes` is their
+join. Nothing here is durable: nodes are observed again after a restart, cordons come from the queue owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rayorch.core.admission import NodeShape
+from rayorch.core.events import NodeCordoned
+from rayorch.core.types import NodeHealth, NodeId, NodeSpec, Resources
+
+NODE_LABELS = ("ray.io/node-id", "kubernetes.io/hostname")
+"""Labels that name one node, and so say nothing about its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryChanges:
+    """What changed for a reader of an older version; with `full`, `nodes` is everything that exists."""
+
+    version: int
+    full: bool
+    nodes: tuple[NodeSpec, ...]
+    removed: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    until_s: float
+    reason: str
+
+
+class Inventory:
+    """See the module's docstring.
+
+    `version` must start above that of any former incarnation (milliseconds since the epoch do), so that a reader's
+    old copy is never taken for a new one.
+    """
+
+    def __init__(self, version: int = 0) -> None:
+        self._start = version
+        self._version = version
+        self._observed: dict[NodeId, NodeSpec] = {}
+        self._lost: dict[NodeId, str] = {}
+        self._cordons: dict[NodeId, NodeCordoned] = {}
+        self._foreign_seen: dict[NodeId, Resources] = {}
+        self._foreign: dict[NodeId, Resources] = {}
+        self._holders: dict[NodeId, tuple[str, ...]] = {}
+        self._blocks: dict[NodeId, _Block] = {}
+        self._nodes: dict[NodeId, NodeSpec] = {}
+        self._changed: dict[NodeId, int] = {}
+        self._most: dict[NodeShape, int] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of a node."""
+        return self._version
+
+    @property
+    def nodes(self) -> Mapping[NodeId, NodeSpec]:
+        """All nodes that exist, and the lost ones that have not been forgotten."""
+        return self._nodes
+
+    def changes_since(self, version: int) -> InventoryChanges:
+        """What a reader with this version lacks; one with a version of another incarnation gets everything."""
+        if version <= self._start or version > self._version:
+            return InventoryChanges(self._version, True, tuple(self._nodes[id] for id in sorted(self._nodes)), ())
+        ids = sorted(id for id, changed in self._changed.items() if changed > version)
+        return InventoryChanges(
+            version=self._version,
+            full=False,
+            nodes=tuple(self._nodes[id] for id in ids if id in self._nodes),
+            removed=tuple(id for id in ids if id not in self._nodes),
+        )
+
+    # ------------------------------------------------------------ facts
+
+    def observe(self, nodes: tuple[NodeSpec, ...], now_s: float) -> tuple[NodeId, ...]:
+        """All live nodes, as Ray lists them now. Answers those that were there before and are not any more.
+
+        A lost node stays, as LOST, until `forget`: the planner has to see that members were on it. A node that is
+        seen again is no longer lost.
+        """
+        seen = {node.id: node for node in nodes}
+        newly_lost = sorted(id for id in self._observed if id not in seen and id not in self._lost)
+        for id in newly_lost:
+            self._lost[id] = f"not seen since {now_s:.3f}"
+        for id in seen:
+            self._lost.pop(id, None)
+        self._observed.update(seen)
+        for id in sorted(self._observed):
+            self._join(id)
+        self._count_shapes()
+        return tuple(newly_lost)
+
+    def forget(self, node: NodeId) -> None:
+        """Drop a lost node that nothing refers to any more; a live one stays."""
+        if self._lost.pop(node, None) is None:
+            return
+        for layer in (self._observed, self._foreign_seen, self._foreign, self._holders, self._blocks, self._nodes):
+            layer.pop(node, None)
+        self._touch(node)
+
+    def observe_foreign(
+        self,
+        used: Mapping[NodeId, Resources],
+        held: Mapping[NodeId, Resources],
+        holders: Mapping[NodeId, tuple[str, ...]],
+    ) -> None:
+        """What is in use on each node, what our groups hold of it, and who is known to use the rest.
+
+        The two are never read at the same instant, so a difference counts only when two observations running show
+        it, and then only the smaller of the two.
+        """
+        for id in sorted(self._observed):
+            excess = (used.get(id, Resources()) - held.get(id, Resources())).floor_zero()
+            before = self._foreign_seen.get(id, Resources())
+            self._foreign_seen[id] = excess
+            self._foreign[id] = Resources.of_units({n: min(k, before.units(n)) for n, k in excess})
+            self._holders[id] = holders.get(id, ()) if self._foreign[id] else ()
+            self._join(id)
+
+    def set_cordons(self, cordons: Mapping[NodeId, NodeCordoned]) -> None:
+        """The cordons in force, from the queue owner."""
+        self._cordons = dict(cordons)
+        for id in sorted(self._observed):
+            self._join(id)
+
+    def block(self, nodes: tuple[NodeId, ...], until_s: float, reason: str) -> None:
+        """A group could not be made on these nodes: nothing new goes there before `until_s`."""
+        for id in nodes:
+            old = self._blocks.get(id)
+            if id in self._observed and (old is None or until_s > old.until_s):
+                self._blocks[id] = _Block(until_s, reason)
+                self._join(id)
+
+    def shapes(self) -> tuple[NodeShape, ...]:
+        """Sizes and labels of nodes, with the most that existed at once: a node that is down for a moment counts."""
+        return tuple(
+            replace(shape, max_count=count)
+            for shape, count in sorted(self._most.items(), key=lambda item: (item[0].labels, item[0].total.items))
+        )
+
+    # ------------------------------------------------------------ the join
+
+    def _join(self, id: NodeId) -> None:
+        """Build the node anew from its layers, and count it as changed if it differs."""
+        node = self._observed[id]
+        cordon = self._cordons.get(id)
+        block = self._blocks.get(id)
+        if id in self._lost:
+            node = replace(node, health=NodeHealth.LOST, reason=self._lost[id])
+        elif cordon is not None and cordon.drain_by_s is not None:
+            by_s = cordon.drain_by_s
+            if node.health is NodeHealth.DRAINING and node.drain_deadline_s is not None:
+                by_s = min(by_s, node.drain_deadline_s)
+            node = replace(node, health=NodeHealth.DRAINING, reason=cordon.reason, drain_deadline_s=by_s)
+        elif cordon is not None and node.health is NodeHealth.OK:
+            node = replace(node, health=NodeHealth.CORDONED, reason=cordon.reason)
+        elif block is not None and not node.reason:
+            node = replace(node, reason=block.reason)
+        joined = replace(
+            node,
+            foreign=self._foreign.get(id, Resources()),
+            foreign_holders=self._holders.get(id, ()),
+            blocked_until_s=block.until_s if block is not None else node.blocked_until_s,
+        )
+        if self._nodes.get(id) != joined:
+            self._nodes[id] = joined
+            self._touch(id)
+
+    def _touch(self, id: NodeId) -> None:
+        self._version += 1
+        self._changed[id] = self._version
+
+    def _count_shapes(self) -> None:
+        now: dict[NodeShape, int] = {}
+        for id, node in self._observed.items():
+            if id not in self._lost:
+                labels = dict(node.labels) | dict(node.topology)
+                kept = tuple(sorted((k, v) for k, v in labels.items() if k not in NODE_LABELS))
+                shape = NodeShape(node.total, 0, kept)
+                now[shape] = now.get(shape, 0) + 1
+        for shape, count in now.items():
+            self._most[shape] = max(count, self._most.get(shape, 0))
