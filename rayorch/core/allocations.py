@@ -1,0 +1,313 @@
+"""What is held: the seats of every attempt and how far their placement groups have come. One owner, no journal.
+
+The books follow from the world: after a restart they are built again from the groups that exist and from what the
+queue owner committed (`adoption.py`). Every reservation is checked against the newest books and nodes; one that was
+planned on older facts and no longer fits is refused, and planned again.
+
+    reserve ─▶ creating ─▶ ready ─▶ release ─▶ removed (the last one drops the allocation)
+                   └────▶ fail (the gang: the start is given up; a surplus seat: it is released)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rayorch.core.errors import StalePlanError
+from rayorch.core.reports import SeatInUse
+from rayorch.core.room import Room
+from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, WorkloadSpec
+
+Key = tuple[WorkloadId, int]
+"""A workload and its attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationChanges:
+    """What changed for a reader of an older version; with `full`, `allocations` is everything that is held."""
+
+    version: int
+    full: bool
+    allocations: tuple[Allocation, ...]
+    removed: tuple[Key, ...]
+
+
+class Allocations:
+    """See the module's docstring.
+
+    `version` must start above that of any former incarnation (milliseconds since the epoch do).
+    """
+
+    def __init__(self, version: int = 0) -> None:
+        self._start = version
+        self._version = version
+        self._held: dict[Key, Allocation] = {}
+        self._changed: dict[Key, int] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._version
+
+    @property
+    def allocations(self) -> Mapping[Key, Allocation]:
+        """All that is held or reserved."""
+        return self._held
+
+    def changes_since(self, version: int) -> AllocationChanges:
+        """What a reader with this version lacks; one with a version of another incarnation gets everything."""
+        if version <= self._start or version > self._version:
+            return AllocationChanges(self._version, True, tuple(self._held[k] for k in sorted(self._held)), ())
+        keys = sorted(key for key, changed in self._changed.items() if changed > version)
+        return AllocationChanges(
+            version=self._version,
+            full=False,
+            allocations=tuple(self._held[k] for k in keys if k in self._held),
+            removed=tuple(k for k in keys if k not in self._held),
+        )
+
+    # ------------------------------------------------------------ taking seats
+
+    def reserve(
+        self,
+        workload: WorkloadId,
+        attempt: int,
+        members: tuple[Member, ...],
+        nodes: Iterable[NodeSpec],
+        now_s: float,
+        deadline_s: float,
+        gang: tuple[int, ...] = (0,),
+    ) -> Allocation:
+        """Charge an attempt's seats, all or none. `gang`: see `gang_of`.
+
+        The same seats again are nothing new. StalePlanError when they don't fit any more, when another reservation
+        of this attempt exists, or when a former attempt of the workload still holds seats.
+        """
+        known = self._held.get((workload, attempt))
+        if known is not None:
+            if [_place(m) for m in known.members] == [_place(m) for m in _ordered(members)]:
+                return known
+            raise StalePlanError(f"attempt {attempt} of {workload} is reserved already, on other seats")
+        former = sorted(a for w, a in self._held if w == workload)
+        if former:
+            raise StalePlanError(f"attempt {former[0]} of {workload} still holds seats")
+        charged = self._charge(workload, members, nodes, now_s)
+        allocation = Allocation(workload, attempt, charged, now_s, deadline_s, "", gang)
+        self._set(allocation)
+        return allocation
+
+    def grow(
+        self,
+        workload: WorkloadId,
+        attempt: int,
+        members: tuple[Member, ...],
+        nodes: Iterable[NodeSpec],
+        now_s: float,
+        deadline_s: float,
+    ) -> Allocation:
+        """Charge further seats of a held attempt. StalePlanError as for `reserve`, or when it is not held."""
+        allocation = self._of(workload, attempt)
+        known = {m.surplus: m for m in allocation.members}
+        added = tuple(m for m in members if m.surplus not in known)
+        for member in members:
+            if member.surplus in known and _place(known[member.surplus]) != _place(member):
+                raise StalePlanError(f"surplus seat {member.surplus} of {workload} is another one")
+            if member.surplus in known and known[member.surplus].phase is MemberPhase.RELEASING:
+                raise StalePlanError(f"surplus seat {member.surplus} of {workload} is being given back")
+        if not added:
+            return allocation
+        charged = self._charge(workload, added, nodes, now_s)
+        return self._set(
+            replace(allocation, members=_ordered((*allocation.members, *charged)), deadline_s=deadline_s)
+        )
+
+    def adopt(self, allocation: Allocation) -> None:
+        """Take over what the world already holds, unchecked: the world is right."""
+        self._set(replace(allocation, members=_ordered(allocation.members)))
+
+    # ------------------------------------------------------------ groups
+
+    def creating(self, workload: WorkloadId, attempt: int, surplus: int) -> bool:
+        """The seat's group is being asked for. False when that has been done; StalePlanError when it must not be."""
+        members = self._members(workload, attempt, surplus)
+        if not members or any(m.phase is MemberPhase.RELEASING for m in members):
+            raise StalePlanError(f"attempt {attempt} of {workload} holds no seat +{surplus} to make a group for")
+        if any(m.phase is not MemberPhase.RESERVED for m in members):
+            return False
+        self._rewrite(workload, attempt, surplus, MemberPhase.CREATING, None)
+        return True
+
+    def ready(self, workload: WorkloadId, attempt: int, surplus: int, group_id: str) -> None:
+        """The seat's group exists. One that is being given back stays so, with its group known."""
+        members = self._members(workload, attempt, surplus)
+        leaving = any(m.phase is MemberPhase.RELEASING for m in members)
+        phase = MemberPhase.RELEASING if leaving else MemberPhase.READY
+        self._rewrite(workload, attempt, surplus, phase, group_id)
+
+    def fail(self, workload: WorkloadId, attempt: int, surplus: int, reason: str) -> None:
+        """The seat's group could not be made. For the gang the start has failed; a further seat is given back."""
+        allocation = self._held.get((workload, attempt))
+        if allocation is None:
+            return
+        if surplus in allocation.gang:
+            self._set(replace(allocation, failed=allocation.failed or reason))
+        else:
+            self._rewrite(workload, attempt, surplus, MemberPhase.RELEASING, None)
+
+    # ------------------------------------------------------------ giving seats back
+
+    def release(self, workload: WorkloadId, attempt: int, surpluses: tuple[int, ...] | None) -> None:
+        """These seats (None: all) are to be given back; they stay charged until `removed`."""
+        allocation = self._held.get((workload, attempt))
+        if allocation is None:
+            return
+        for surplus in sorted({m.surplus for m in allocation.members}):
+            if surpluses is None or surplus in surpluses:
+                self._rewrite(workload, attempt, surplus, MemberPhase.RELEASING, None)
+
+    def rebind(self, workload: WorkloadId, attempt: int, in_use: tuple[SeatInUse, ...]) -> None:
+        """Serve chose where its replicas are: the books follow (see `bind_seats`)."""
+        allocation = self._held.get((workload, attempt))
+        if allocation is not None:
+            self._set(replace(allocation, members=bind_seats(allocation, in_use)))
+
+    def removed(self, workload: WorkloadId, attempt: int, surplus: int) -> None:
+        """The seat's group is gone and its room free; with the last seat the allocation goes."""
+        allocation = self._held.get((workload, attempt))
+        if allocation is None:
+            return
+        left = tuple(m for m in allocation.members if m.surplus != surplus)
+        if left:
+            self._set(replace(allocation, members=left))
+        else:
+            self._drop((workload, attempt))
+
+    # ------------------------------------------------------------ the books
+
+    def _charge(
+        self, workload: WorkloadId, members: tuple[Member, ...], nodes: Iterable[NodeSpec], now_s: float
+    ) -> tuple[Member, ...]:
+        """The members with the devices that they get, if all of them fit now."""
+        if not members:
+            raise StalePlanError(f"{workload}: a reservation without seats")
+        room = Room.of(nodes, self._held.values(), now_s)
+        charged = []
+        for member in _ordered(members):
+            if not room.fits(member.node, member.bundle):
+                raise StalePlanError(
+                    f"{workload}: {member.role} {member.index} does not fit on node {member.node} any more"
+                )
+            devices = room.take(member.node, member.bundle)
+            charged.append(replace(member, phase=MemberPhase.RESERVED, group_id="", devices=devices))
+        return tuple(charged)
+
+    def _of(self, workload: WorkloadId, attempt: int) -> Allocation:
+        allocation = self._held.get((workload, attempt))
+        if allocation is None:
+            raise StalePlanError(f"attempt {attempt} of {workload} holds nothing")
+        return allocation
+
+    def _members(self, workload: WorkloadId, attempt: int, surplus: int) -> tuple[Member, ...]:
+        allocation = self._held.get((workload, attempt))
+        return () if allocation is None else tuple(m for m in allocation.members if m.surplus == surplus)
+
+    def _rewrite(
+        self, workload: WorkloadId, attempt: int, surplus: int, phase: MemberPhase, group_id: str | None
+    ) -> None:
+        allocation = self._held.get((workload, attempt))
+        if allocation is None:
+            return
+        members = tuple(
+            replace(m, phase=phase, group_id=m.group_id if group_id is None else group_id)
+            if m.surplus == surplus
+            else m
+            for m in allocation.members
+        )
+        self._set(replace(allocation, members=members))
+
+    def _set(self, allocation: Allocation) -> Allocation:
+        key = (allocation.workload, allocation.attempt)
+        if self._held.get(key) != allocation:
+            self._held[key] = allocation
+            self._touch(key)
+        return allocation
+
+    def _drop(self, key: Key) -> None:
+        del self._held[key]
+        self._touch(key)
+
+    def _touch(self, key: Key) -> None:
+        self._version += 1
+        self._changed[key] = self._version
+
+
+# ---------------------------------------------------------------- pure parts
+
+
+def gang_of(spec: WorkloadSpec, members: tuple[Member, ...]) -> tuple[int, ...]:
+    """The surplus numbers of the groups that make up the minimum.
+
+    One common group, 0, but for Serve: it makes a group per replica, so the first `min_count` of each role count.
+    """
+    if spec.kind is not Kind.SERVE:
+        return (0,)
+    chosen: list[int] = []
+    for role in spec.roles:
+        ours = sorted((m for m in members if m.role == role.name), key=lambda m: (m.surplus, m.index))
+        chosen += [m.surplus for m in ours[: role.min_count]]
+    return tuple(sorted(set(chosen)))
+
+
+def bind_seats(allocation: Allocation, in_use: tuple[SeatInUse, ...]) -> tuple[Member, ...]:
+    """The members after Serve said which groups its replicas use.
+
+    Each group goes to the member that has it already, else to one of its role without a group, on its node if there
+    is one; that member is then on the group's node. Seats that are used must be those that stay: a leaving seat that
+    is in use changes places with a staying one that is not. A group that nobody uses any more is forgotten.
+    """
+    members = {m.surplus: m for m in allocation.members}
+    used = {seat.group_id: seat for seat in sorted(in_use, key=lambda s: s.group_id)}
+    for number, member in sorted(members.items()):
+        if member.group_id and member.group_id not in used:
+            phase = MemberPhase.RESERVED if member.phase is MemberPhase.READY else member.phase
+            members[number] = replace(member, group_id="", phase=phase)
+    bound = {m.group_id for m in members.values() if m.group_id}
+    for group_id, seat in used.items():
+        if group_id in bound:
+            continue
+        free = [m for m in members.values() if m.role == seat.role and not m.group_id]
+        if not free:
+            continue  # a group beyond our books shows as foreign use
+        best = min(free, key=lambda m: (m.node != seat.node_id, m.phase is MemberPhase.RELEASING, m.surplus))
+        members[best.surplus] = _seated(best, seat)
+    for number, member in sorted(members.items()):
+        if member.phase is not MemberPhase.RELEASING or not member.group_id:
+            continue
+        empty = [
+            m
+            for m in members.values()
+            if m.role == member.role and not m.group_id and m.phase is not MemberPhase.RELEASING
+        ]
+        if empty:
+            other = min(empty, key=lambda m: m.surplus)
+            members[other.surplus] = replace(
+                other, node=member.node, devices=member.devices, group_id=member.group_id, phase=MemberPhase.READY
+            )
+            members[number] = replace(member, node=other.node, devices=other.devices, group_id="")
+    return tuple(members[number] for number in sorted(members))
+
+
+def _seated(member: Member, seat: SeatInUse) -> Member:
+    phase = MemberPhase.RELEASING if member.phase is MemberPhase.RELEASING else MemberPhase.READY
+    if seat.node_id == member.node:
+        return replace(member, group_id=seat.group_id, phase=phase)
+    # The devices of the other node are not known: Room charges them as Ray would bind them.
+    return replace(member, node=NodeId(seat.node_id), devices=(), group_id=seat.group_id, phase=phase)
+
+
+def _place(member: Member) -> tuple[object, ...]:
+    return (member.surplus, member.bundle_index, member.role, member.index, member.node, member.bundle)
+
+
+def _ordered(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index)))
