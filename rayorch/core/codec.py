@@ -26,7 +26,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from rayorch.core import decisions, events, grants, reports, requests, snapshot
+from rayorch.core import decisions, events, grants, queues, reports, requests, snapshot, views
 from rayorch.core import types as nouns
 from rayorch.core.errors import SpecError
 
@@ -44,6 +44,8 @@ ROOTS: tuple[object, ...] = (
     reports.AttemptReport,
     nouns.Workload,
     nouns.QueueSpec,
+    queues.TreeState,
+    queues.QueueChanges,
     snapshot.Snapshot,
     decisions.Plan,
     grants.Grant,
@@ -51,6 +53,8 @@ ROOTS: tuple[object, ...] = (
     requests.EventsPage,
     requests.WorkloadPage,
     requests.SubmitResult,
+    views.Overview,
+    views.ExplainView,
 )
 """Everything reachable from these by annotation is known; nothing else can be written or read."""
 
@@ -69,7 +73,7 @@ def encode(value: object) -> str:
 
 def decode(text: str) -> object:
     """The value that `encode` wrote. SpecError with the path of what is wrong."""
-    return from_data(_parse(text))
+    return from_data(parse(text))
 
 
 def decode_as(expected: type[T], text: str) -> T:
@@ -198,7 +202,8 @@ def _refuse_constant(text: str) -> Json:
     raise SpecError("", f"{text} is not JSON")
 
 
-def _parse(text: str) -> Json:
+def parse(text: str) -> Json:
+    """JSON text as data. SpecError when it is none."""
     try:
         data: Json = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

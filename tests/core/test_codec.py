@@ -34,9 +34,11 @@ def of_type(cls: type) -> st.SearchStrategy[object]:
 def _small_scalars() -> Iterator[None]:
     st.register_type_strategy(float, st.floats(allow_nan=False))
     st.register_type_strategy(str, TEXT)
+    st.register_type_strategy(Mapping, lambda hint: st.dictionaries(*map(st.from_type, hint.__args__), max_size=3))
     yield
     st.register_type_strategy(float, st.floats())
     st.register_type_strategy(str, st.text())
+    st.register_type_strategy(Mapping, lambda hint: st.dictionaries(*map(st.from_type, hint.__args__)))
 
 
 def a_spec() -> WorkloadSpec:
