@@ -1,0 +1,386 @@
+"""From what is committed, held and running to the next actions, computed anew each turn.
+
+Level-triggered: nothing is remembered between turns, so a restart of anything loses nothing, and an action that is
+repeated is harmless. The order inside one attempt:
+
+    start   Started ─▶ CreateGroups ─▶ StartRunner ─▶ MarkReady
+    shrink  Resized ─▶ MarkReleasing, UpdateRunner ─▶ (applied, or the deadline) RemoveGroups
+    stop    StopOrdered ─▶ UpdateRunner ─▶ (ended, or the deadline) KillRunner ─▶ RemoveGroups ─▶ EndAttempt
+
+An attempt is journalled as ended only when it holds nothing: a new one can't start beside its leftovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rayorch.core.allocations import bind_seats
+from rayorch.core.decisions import Resize
+from rayorch.core.endings import Facts, ending, runner_existed
+from rayorch.core.events import AttemptEnded
+from rayorch.core.grants import Grant
+from rayorch.core.policy import Profile
+from rayorch.core.reports import SeatInUse
+from rayorch.core.runners import RunnerKey as RunnerKey
+from rayorch.core.runners import RunnerPhase as RunnerPhase
+from rayorch.core.runners import RunnerView as RunnerView
+from rayorch.core.runners import grant_for as grant_for
+from rayorch.core.runners import same_grant
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeHealth, NodeId, State, WorkloadId
+
+# ---------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGroups:
+    """Allocator: make the groups of these seats, each pinned to its nodes."""
+
+    workload: WorkloadId
+    attempt: int
+    surpluses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveGroups:
+    """Allocator: release these seats, remove their groups, and drop them from the books when the groups are gone."""
+
+    workload: WorkloadId
+    attempt: int
+    surpluses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropReservation:
+    """Allocator: the reservation was never committed and has no group; forget it."""
+
+    workload: WorkloadId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReleasing:
+    """Allocator: these seats were taken from the attempt and are on their way back (`Allocations.release`)."""
+
+    workload: WorkloadId
+    attempt: int
+    surpluses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """Allocator: these are the groups that Serve really uses (`Allocations.rebind`)."""
+
+    workload: WorkloadId
+    attempt: int
+    in_use: tuple[SeatInUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reseat:
+    """Queue owner: commit the seats that the attempt really has (`QueueTree.commit_resize`).
+
+    After a surplus seat whose group could not be made or whose node was lost, and after Serve left another seat
+    than the one that was taken.
+    """
+
+    resize: Resize
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRunner:
+    """Controller: start the attempt's runner by its name, with this grant."""
+
+    workload: WorkloadId
+    attempt: int
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRunner:
+    """Controller: give the runner this grant; the runner numbers it."""
+
+    workload: WorkloadId
+    attempt: int
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class KillRunner:
+    """Controller: end the runner with its processes, and forget it once it is gone."""
+
+    workload: WorkloadId
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReady:
+    """Queue owner: the attempt's work has begun (`QueueTree.ready`)."""
+
+    workload: WorkloadId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndAttempt:
+    """Queue owner: the attempt is over and holds nothing (`QueueTree.end_attempt`)."""
+
+    event: AttemptEnded
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNodes:
+    """Inventory: a group could not be made on these nodes (`Inventory.block`)."""
+
+    nodes: tuple[NodeId, ...]
+    until_s: float
+    reason: str
+
+
+Action = (
+    CreateGroups
+    | RemoveGroups
+    | DropReservation
+    | MarkReleasing
+    | Rebind
+    | Reseat
+    | StartRunner
+    | UpdateRunner
+    | KillRunner
+    | MarkReady
+    | EndAttempt
+    | BlockNodes
+)
+
+LIVE = (State.RUNNING, State.STOPPING)
+
+
+# ---------------------------------------------------------------- the turn
+
+
+def reconcile(
+    snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profile: Profile
+) -> tuple[Action, ...]:
+    """The next actions. `runners` is complete: an attempt that is not in it was looked for and has no runner.
+
+    Nothing is done while the allocator has not compared its books with the world (`snapshot.synced`): what looks
+    missing may only be unknown yet.
+    """
+    if not snapshot.synced:
+        return ()
+    live = {w.id: w for w in snapshot.workloads if w.state in LIVE}
+    held = {(a.workload, a.attempt): a for a in snapshot.allocations}
+    health = {node.id: node.health for node in snapshot.nodes}
+    actions: list[Action] = []
+    for key, allocation in sorted(held.items()):
+        workload = live.get(key[0])
+        if workload is None or workload.attempt != key[1]:
+            actions.append(_give_back(allocation))
+    for key, view in sorted(runners.items()):
+        workload = live.get(key[0])
+        if (workload is None or workload.attempt != key[1]) and view.phase is not RunnerPhase.GONE:
+            actions.append(KillRunner(*key, "the attempt is over"))
+    for id, workload in sorted(live.items()):
+        key = (id, workload.attempt)
+        nodes = sorted({m.node for m in workload.placement})
+        facts = Facts(
+            workload=workload,
+            allocation=held.get(key),
+            view=runners.get(key),
+            lost=tuple(n for n in nodes if health.get(n) is NodeHealth.LOST),
+            missing=tuple(n for n in nodes if health and n not in health),
+            now_s=snapshot.now_s,
+            profile=profile,
+        )
+        actions += _attempt(facts, snapshot)
+    return tuple(actions)
+
+
+def _give_back(allocation: Allocation) -> Action:
+    """Seats of an attempt that is not a live one: never committed, or left over."""
+    if all(m.phase is MemberPhase.RESERVED for m in allocation.members):
+        return DropReservation(allocation.workload, allocation.attempt)
+    return RemoveGroups(allocation.workload, allocation.attempt, _numbers(allocation.members))
+
+
+def _attempt(facts: Facts, snapshot: Snapshot) -> list[Action]:
+    end = ending(facts)
+    if end is not None:
+        return _wind_up(facts, end)
+    if facts.allocation is None:
+        return _stop_runner(facts)
+    if facts.workload.state is State.STOPPING:
+        return _stop_runner(facts)
+    return [
+        *_make_groups(facts, facts.allocation, snapshot),
+        *_run(facts, facts.allocation),
+        *_follow_serve(facts, facts.allocation),
+        *_shrink(facts, facts.allocation),
+        *_drop_failed_seats(facts, facts.allocation),
+    ]
+
+
+def _wind_up(facts: Facts, end: AttemptEnded) -> list[Action]:
+    """The attempt is over: end what is left of it, and only then say so."""
+    workload = facts.workload
+    left: list[Action] = []
+    if facts.alive:
+        left.append(KillRunner(workload.id, workload.attempt, end.reason))
+    if facts.allocation is not None:
+        left.append(RemoveGroups(workload.id, workload.attempt, _numbers(facts.allocation.members)))
+    return left or [EndAttempt(end)]
+
+
+def _stop_runner(facts: Facts) -> list[Action]:
+    """Tell the runner to stop; at the deadline, make it."""
+    workload, view = facts.workload, facts.view
+    if view is None or not view.phase.alive:
+        return []
+    order = workload.stop
+    if order is None or facts.now_s >= order.deadline_s:
+        reason = order.reason if order is not None else "its seats are gone"
+        return [KillRunner(workload.id, workload.attempt, f"deadline: {reason}")]
+    return _update_runner(facts)
+
+
+# ---------------------------------------------------------------- a running attempt
+
+
+def _make_groups(facts: Facts, allocation: Allocation, snapshot: Snapshot) -> list[Action]:
+    workload = facts.workload
+    if allocation.failed:
+        waiting = {m.node for m in allocation.members if m.surplus in allocation.gang and not m.group_id}
+        nodes = waiting or {m.node for m in allocation.members if m.surplus in allocation.gang}
+        return _block(nodes, allocation.failed, facts, snapshot)
+    failed = {m.node for m in allocation.members if _failed_seat(facts, m)}
+    actions = _block(failed, "a placement group could not be made here", facts, snapshot) if failed else []
+    if workload.spec.kind is Kind.SERVE:
+        return actions
+    placed = set(_numbers(workload.placement))
+    wanted = [m for m in allocation.members if m.surplus in placed and m.phase is MemberPhase.RESERVED]
+    if wanted:
+        actions.append(CreateGroups(workload.id, workload.attempt, _numbers(tuple(wanted))))
+    return actions
+
+
+def _block(nodes: set[NodeId], reason: str, facts: Facts, snapshot: Snapshot) -> list[Action]:
+    """Block nodes that are not blocked yet."""
+    open_nodes = {
+        n.id for n in snapshot.nodes if n.health is not NodeHealth.LOST and n.blocked_until_s <= facts.now_s
+    }
+    chosen = tuple(sorted(nodes & open_nodes))
+    return [BlockNodes(chosen, facts.now_s + facts.profile.block_node_s, reason)] if chosen else []
+
+
+def _run(facts: Facts, allocation: Allocation) -> list[Action]:
+    """Start the runner once its seats are there, and keep its grant what it should be."""
+    workload, view = facts.workload, facts.view
+    if workload.spec.kind is Kind.GANG:
+        begun = allocation.ready and workload.ready_s is None
+        return [MarkReady(workload.id, workload.attempt)] if begun else []
+    if view is None:
+        seated = allocation.ready or workload.spec.kind is Kind.SERVE
+        if not seated or allocation.failed or runner_existed(facts):
+            return []
+        grant = grant_for(workload, allocation, facts.profile.lease_s)
+        return [StartRunner(workload.id, workload.attempt, grant)]
+    actions = _update_runner(facts)
+    if view.phase is RunnerPhase.RUNNING and workload.ready_s is None:
+        actions.append(MarkReady(workload.id, workload.attempt))
+    return actions
+
+
+def _update_runner(facts: Facts) -> list[Action]:
+    workload, view = facts.workload, facts.view
+    if facts.allocation is None or view is None or not view.phase.alive:
+        return []
+    grant = grant_for(workload, facts.allocation, facts.profile.lease_s)
+    if same_grant(workload.spec.kind, view.grant, grant):
+        return []
+    return [UpdateRunner(workload.id, workload.attempt, grant)]
+
+
+def _shrink(facts: Facts, allocation: Allocation) -> list[Action]:
+    """Take back the seats that the attempt was told to leave, as soon as it has left them or its time is over."""
+    workload = facts.workload
+    placed = set(_numbers(workload.placement))
+    leaving = tuple(m for m in allocation.members if m.surplus not in placed)
+    if not leaving:
+        return []
+    actions: list[Action] = []
+    unmarked = tuple(m for m in leaving if m.phase is not MemberPhase.RELEASING)
+    if unmarked:
+        actions.append(MarkReleasing(workload.id, workload.attempt, _numbers(unmarked)))
+    gone = tuple(m for m in leaving if _left(facts, allocation, m))
+    if gone:
+        actions.append(RemoveGroups(workload.id, workload.attempt, _numbers(gone)))
+    return actions
+
+
+def _left(facts: Facts, allocation: Allocation, member: Member) -> bool:
+    """Whether a leaving seat may be taken: never used, left, or its deadline is over."""
+    workload, view = facts.workload, facts.view
+    serve = workload.spec.kind is Kind.SERVE
+    if not member.group_id and not serve:
+        return True
+    if workload.release_by_s is not None and facts.now_s >= workload.release_by_s:
+        return True
+    if view is None or not view.phase.alive:
+        return view is not None
+    wanted = grant_for(workload, allocation, facts.profile.lease_s)
+    told = view.grant is not None and same_grant(workload.spec.kind, view.grant, wanted)
+    applied = told and view.grant is not None and view.applied_version >= view.grant.version
+    if not serve:
+        return applied
+    return applied and view.in_use is not None and member.group_id not in {seat.group_id for seat in view.in_use}
+
+
+def _follow_serve(facts: Facts, allocation: Allocation) -> list[Action]:
+    """Serve chooses which seat it leaves: the books follow, and then the commitment follows the books."""
+    workload, view = facts.workload, facts.view
+    if workload.spec.kind is not Kind.SERVE or view is None or view.in_use is None or not view.phase.alive:
+        return []
+    if bind_seats(allocation, view.in_use) != allocation.members:
+        return [Rebind(workload.id, workload.attempt, view.in_use)]
+    placed = set(_numbers(workload.placement))
+    seats = tuple(m for m in allocation.members if m.surplus in placed)
+    same = [(m.surplus, m.node) for m in seats] == [(m.surplus, m.node) for m in workload.placement]
+    if same or _numbers(seats) != _numbers(workload.placement):
+        return []
+    return [_reseat(facts, seats, (), "Serve's replicas are on other seats than planned")]
+
+
+def _drop_failed_seats(facts: Facts, allocation: Allocation) -> list[Action]:
+    """A committed surplus seat that can't be had is taken out of the commitment."""
+    failed = tuple(m for m in allocation.members if _failed_seat(facts, m))
+    held = set(_numbers(allocation.members))
+    gone = tuple(m for m in facts.workload.placement if m.surplus not in held)
+    if not failed and not gone:
+        return []
+    dropped = set(_numbers((*failed, *gone)))
+    if dropped & set(allocation.gang):
+        return []  # without its minimum the attempt is ended, not shrunk
+    left = tuple(m for m in facts.workload.placement if m.surplus not in dropped)
+    return [_reseat(facts, left, tuple(sorted(dropped)), "its surplus seat could not be had")]
+
+
+def _failed_seat(facts: Facts, member: Member) -> bool:
+    """Committed, but given up by the allocator, or (Serve) on a lost node."""
+    assert facts.allocation is not None
+    if member.surplus in facts.allocation.gang or member.surplus not in _numbers(facts.workload.placement):
+        return False
+    on_lost_node = member.node in facts.lost and facts.workload.spec.kind is Kind.SERVE
+    return member.phase is MemberPhase.RELEASING or on_lost_node
+
+
+def _reseat(facts: Facts, members: tuple[Member, ...], removed: tuple[int, ...], reason: str) -> Reseat:
+    resize = Resize(facts.workload.id, facts.workload.attempt, (), removed, reason)
+    return Reseat(resize, members)
+
+
+def _numbers(members: tuple[Member, ...]) -> tuple[int, ...]:
+    """The surplus numbers, each once."""
+    return tuple(sorted({m.surplus for m in members}))
