@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayorch.core.errors import AdmissionError, SpecError
-from rayorch.core.types import GPU, MAX_UNITS, UNIT, QueueId, QueueSpec, Resources, Role, WorkloadSpec, total
+from rayorch.core.quota import Quota
+from rayorch.core.types import GPU, MAX_UNITS, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
 
 MAX_MEMBERS = 100_000
 """No role may have more members; larger counts are a slip of the pen."""
@@ -109,17 +110,19 @@ def _check_amount(field: str, amount: Resources) -> None:
 # ---------------------------------------------------------------- what this cluster can never hold
 
 
-def check_fits_ever(
-    spec: WorkloadSpec, path: Iterable[QueueSpec], shapes: tuple[NodeShape, ...]
-) -> None:
+def check_fits_ever(spec: WorkloadSpec, idle: Quota, shapes: tuple[NodeShape, ...]) -> None:
     """Raise AdmissionError when no state of this cluster could hold the gang's minimum.
 
-    `path`: the workload's queue and those above it. `shapes` empty: the cluster is unknown, all fits.
+    `idle`: the queues with nothing in use. `shapes` empty: the cluster is unknown, all fits.
     """
-    for queue in path:
-        reason = over_limit(queue, spec.min_resources)
-        if reason:
-            raise AdmissionError("queue", f"the gang's minimum can never run in queue {queue.id}: {reason}")
+    for name, units in spec.min_resources:
+        room = idle.headroom(spec.queue, name)
+        if room is not None and units > room:
+            raise AdmissionError(
+                "queue",
+                f"the gang's minimum can never run in queue {spec.queue!r}:"
+                f" it needs {units / UNIT:g} {name}, the queue can hold at most {room / UNIT:g}",
+            )
     if not shapes:
         return
     for role in spec.roles:
@@ -139,17 +142,6 @@ def check_fits_ever(
     if all(reasons.values()):
         domain, reason = sorted(reasons.items())[0]
         raise AdmissionError("topology.required", f"no {level} could ever hold the gang; {level} {domain}: {reason}")
-
-
-def over_limit(queue: QueueSpec, amount: Resources) -> str:
-    """Why the queue may never hold `amount`, empty when it may."""
-    if queue.borrow_limit is None:
-        return ""
-    for name, deserved in queue.deserved:
-        limit = deserved + queue.borrow_limit.units(name)
-        if amount.units(name) > limit:
-            return f"needs {amount.units(name) / UNIT:g} {name}, its limit is {limit / UNIT:g}"
-    return ""
 
 
 def gang_exceeds(spec: WorkloadSpec, shapes: tuple[NodeShape, ...]) -> str:
@@ -182,9 +174,7 @@ def _times_in(bundle: Resources, room: Resources) -> int:
 
 def _domains(shapes: tuple[NodeShape, ...], level: str) -> Mapping[str, tuple[NodeShape, ...]]:
     if level == "node":
-        return {
-            f"node of {_words(s.total)}": (NodeShape(s.total, 1, s.labels),) for s in shapes if s.max_count
-        }
+        return {f"node of {_words(s.total)}": (NodeShape(s.total, 1, s.labels),) for s in shapes if s.max_count}
     found: dict[str, list[NodeShape]] = {}
     for shape in shapes:
         value = shape.value(level)
@@ -199,11 +189,3 @@ def _words(amount: Resources) -> str:
 
 def _largest(shapes: tuple[NodeShape, ...]) -> str:
     return "nodes have at most " + "; ".join(sorted({_words(shape.total) for shape in shapes})[:4])
-
-
-def queue_path(queues: Mapping[QueueId, QueueSpec], queue: QueueId) -> tuple[QueueSpec, ...]:
-    """The queue and those above it, from the bottom up; KeyError when the queue is unknown."""
-    found = [queues[queue]]
-    while (parent := found[-1].parent) is not None:
-        found.append(queues[parent])
-    return tuple(found)

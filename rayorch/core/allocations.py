@@ -117,9 +117,7 @@ class Allocations:
         if not added:
             return allocation
         charged = self._charge(workload, added, nodes, now_s)
-        return self._set(
-            replace(allocation, members=_ordered((*allocation.members, *charged)), deadline_s=deadline_s)
-        )
+        return self._set(replace(allocation, members=_ordered((*allocation.members, *charged)), deadline_s=deadline_s))
 
     def adopt(self, allocation: Allocation) -> None:
         """Take over what the world already holds, unchecked: the world is right."""

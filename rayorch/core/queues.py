@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.admission import NodeShape as NodeShape
-from rayorch.core.admission import check_fits_ever, check_queue, check_workload, queue_path
+from rayorch.core.admission import check_fits_ever, check_queue, check_workload
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.errors import AdmissionError, StalePlanError
@@ -36,9 +36,11 @@ from rayorch.core.events import (
     Submitted,
 )
 from rayorch.core.lifecycle import Move
+from rayorch.core.quota import Quota
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import (
+    UNIT,
     Member,
     NodeId,
     QueueId,
@@ -107,7 +109,9 @@ class QueueTree:
         self._renewals = 0
         self._renewed: dict[WorkloadId, int] = {}
         self._pending: dict[QueueId, int] = {}
-        self._used: dict[QueueId, Resources] = {}
+        self._charged: dict[QueueId, Resources] = {}  # by the queue's own live attempts
+        self._quota = Quota.of((), {})
+        self._idle = Quota.of((), {})
 
     # ------------------------------------------------------------ reading
 
@@ -138,7 +142,7 @@ class QueueTree:
 
     def used(self, queue: QueueId) -> Resources:
         """What live attempts in the queue and below it were committed to."""
-        return self._used.get(queue, Resources())
+        return self._quota.used(queue)
 
     def pending(self, queue: QueueId) -> int:
         """How many workloads wait in the queue and below it."""
@@ -182,6 +186,7 @@ class QueueTree:
         tree._version = state.version
         tree._queues = {spec.id: spec for spec in state.queues}
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
+        tree._rebuild_quota()
         for workload in state.workloads:
             tree._put(workload)
         return tree
@@ -241,11 +246,10 @@ class QueueTree:
                 "priority",
                 f"queue {queue.id!r} takes {queue.min_priority} to {queue.max_priority}, got {spec.priority}",
             )
-        path = queue_path(self._queues, queue.id)
-        for above in path:
+        for above in self._idle.path(queue.id):
             if above.max_pending is not None and self.pending(above.id) >= above.max_pending:
                 raise AdmissionError("queue", f"queue {above.id!r} is full: {above.max_pending} workloads wait in it")
-        check_fits_ever(spec, path, self._shapes)
+        check_fits_ever(spec, self._idle, self._shapes)
         return (Submitted(spec, now_s),)
 
     def cancel(self, id: WorkloadId, reason: str, now_s: float) -> tuple[Event, ...]:
@@ -388,8 +392,10 @@ class QueueTree:
         match event:
             case QueueSet(spec=spec):
                 self._queues[spec.id] = spec
+                self._rebuild_quota()
             case QueueDeleted(queue=queue):
                 self._queues.pop(queue, None)
+                self._rebuild_quota()
             case Submitted(spec=spec, at_s=at_s):
                 self._put(Workload(spec=spec, state=State.PENDING, submitted_s=at_s))
             case NodeCordoned(node=node):
@@ -415,12 +421,18 @@ class QueueTree:
         before = old.placement if old is not None else ()
         if waits == 0 and before == workload.placement:
             return
+        own = workload.spec.queue
         held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
-        queue: QueueId | None = workload.spec.queue
+        self._charged[own] = self._charged.get(own, Resources()) + held
+        self._quota.charge(own, held)
+        queue: QueueId | None = own
         while queue is not None:
             self._pending[queue] = self._pending.get(queue, 0) + waits
-            self._used[queue] = self._used.get(queue, Resources()) + held
             queue = QueueSpec(queue).parent
+
+    def _rebuild_quota(self) -> None:
+        self._quota = Quota.of(self._queues.values(), self._charged)
+        self._idle = Quota.of(self._queues.values(), {})
 
     # ------------------------------------------------------------ checks
 
@@ -440,11 +452,8 @@ class QueueTree:
 
     def _check_quota(self, workload: Workload, more: Resources) -> None:
         """StalePlanError if the queue, or one above it, may not hold `more` now."""
-        for queue in queue_path(self._queues, workload.spec.queue):
-            if queue.borrow_limit is None:
-                continue
-            used = self.used(queue.id)
-            for name, deserved in queue.deserved:
-                limit = deserved + queue.borrow_limit.units(name)
-                if more.units(name) > 0 and used.units(name) + more.units(name) > limit:
-                    raise StalePlanError(f"{workload.id} would bring queue {queue.id} above its quota of {name}")
+        for short in self._quota.shortages(workload.spec.queue, more):
+            raise StalePlanError(
+                f"{workload.id} needs {short.need / UNIT:g} {short.resource},"
+                f" queue {short.queue} may take {short.have / UNIT:g} more"
+            )

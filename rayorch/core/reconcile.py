@@ -161,9 +161,7 @@ LIVE = (State.RUNNING, State.STOPPING)
 # ---------------------------------------------------------------- the turn
 
 
-def reconcile(
-    snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profile: Profile
-) -> tuple[Action, ...]:
+def reconcile(snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profile: Profile) -> tuple[Action, ...]:
     """The next actions. `runners` is complete: an attempt that is not in it was looked for and has no runner.
 
     Nothing is done while the allocator has not compared its books with the world (`snapshot.synced`): what looks
@@ -268,9 +266,7 @@ def _make_groups(facts: Facts, allocation: Allocation, snapshot: Snapshot) -> li
 
 def _block(nodes: set[NodeId], reason: str, facts: Facts, snapshot: Snapshot) -> list[Action]:
     """Block nodes that are not blocked yet."""
-    open_nodes = {
-        n.id for n in snapshot.nodes if n.health is not NodeHealth.LOST and n.blocked_until_s <= facts.now_s
-    }
+    open_nodes = {n.id for n in snapshot.nodes if n.health is not NodeHealth.LOST and n.blocked_until_s <= facts.now_s}
     chosen = tuple(sorted(nodes & open_nodes))
     return [BlockNodes(chosen, facts.now_s + facts.profile.block_node_s, reason)] if chosen else []
 
