@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rayorch.core.decisions import GangDemand
 from rayorch.core.types import Allocation, NodeSpec, Resources, StopCause, Workload
 
 SortKey = tuple[float | int | str, ...]
 
 OrderPolicy = Callable[[Workload, float], SortKey]
-"""(workload, now_s) -> sort key; the smallest goes first. The planner puts queue share before it and the id after it."""
+"""(workload, now_s) -> sort key; the smallest goes first within a queue. Across queues the planner puts priority and
+queue share before it; the id comes after it."""
 
 ScorePolicy = Callable[[Resources, NodeSpec, Resources], SortKey]
 """(bundle, node, free on that node) -> sort key; the bundle goes to the smallest. The planner ends ties by node id."""
@@ -23,10 +25,19 @@ VictimPolicy = Callable[[Workload, Allocation, float], float]
 """(workload, its allocation, now_s) -> what stopping it now would cost, in GPU-seconds of lost work."""
 
 SizePolicy = Callable[[Workload, float], int]
-"""(workload, now_s) -> how many surplus-capable members the running workload should have now, before room and quota."""
+"""(workload, now_s) -> how many members its elastic role (`WorkloadSpec.elastic_role`) should have now, its minimum
+included, before room and quota."""
 
 RecoverPolicy = Callable[[Workload, Allocation, tuple[str, ...], float], StopCause | None]
 """(workload, its allocation, ids of lost nodes, now_s) -> why to end the attempt, None to let it live."""
+
+ScalePolicy = Callable[[tuple[GangDemand, ...]], tuple[GangDemand, ...]]
+"""(gangs that no free room takes, in order, each within quota) -> those to ask new nodes for, each one whole."""
+
+
+def ask_for_all(waiting: tuple[GangDemand, ...]) -> tuple[GangDemand, ...]:
+    """Every gang that waits for room."""
+    return waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,7 @@ class Profile:
     train_size: SizePolicy
     serve_size: SizePolicy
     recover: RecoverPolicy
+    scale: ScalePolicy = ask_for_all
     start_deadline_s: float = 30.0
     block_node_s: float = 30.0
     lease_s: float = 10.0

@@ -185,6 +185,14 @@ class WorkloadSpec:
         raise KeyError(name)
 
     @property
+    def elastic_role(self) -> Role | None:
+        """The role whose members come and go: the first with room above its minimum."""
+        for role in self.roles:
+            if role.max_count > role.min_count:
+                return role
+        return None
+
+    @property
     def min_resources(self) -> Resources:
         """What the gang needs to start at all."""
         return total(r.bundle.times(r.min_count) for r in self.roles)

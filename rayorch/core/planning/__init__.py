@@ -1,0 +1,1 @@
+"""The stages of a plan; `core/planner.py` calls them in order."""

@@ -1,0 +1,139 @@
+"""What is asked of this turn: one gang that wants to start, or one more seat for a running workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch.core.types import (
+    Allocation,
+    Kind,
+    Member,
+    MemberPhase,
+    NodeId,
+    QueueId,
+    Resources,
+    Role,
+    TopologyRequest,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+    total,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One seat that is asked for; a Member without a node."""
+
+    role: str
+    index: int
+    bundle: Resources
+    surplus: int
+    bundle_index: int
+
+    def on(self, node: NodeId, devices: tuple[int, ...]) -> Member:
+        """The seat on a node."""
+        return Member(self.role, self.index, node, self.bundle, self.surplus, self.bundle_index, devices=devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All that decides whether a claim finds seats; claims of equal shape fail together.
+
+    `near`: seats that the workload holds already, whose domain a required level must keep to.
+    """
+
+    bundles: tuple[tuple[Resources, int], ...]
+    topology: TopologyRequest
+    packed: bool
+    near: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """All of `asks` or nothing. `grows`: for a running attempt; otherwise the start of attempt `attempt`."""
+
+    workload: Workload
+    attempt: int
+    asks: tuple[Ask, ...]
+    shape: Shape
+    resources: Resources
+    grows: bool = False
+
+    @property
+    def id(self) -> WorkloadId:
+        """The workload's id."""
+        return self.workload.spec.id
+
+    @property
+    def queue(self) -> QueueId:
+        """The queue that is charged."""
+        return self.workload.spec.queue
+
+    @property
+    def priority(self) -> int:
+        """The workload's priority."""
+        return self.workload.spec.priority
+
+
+def start_claim(workload: Workload) -> Claim:
+    """The gang's minimum, as the next attempt. Serve's replicas are groups of their own, all others share one."""
+    spec = workload.spec
+    asks: list[Ask] = []
+    for role in spec.roles:
+        for index in range(role.min_count):
+            number = len(asks)
+            own_group = spec.kind is Kind.SERVE
+            asks.append(
+                Ask(role.name, index, role.bundle, number + 1 if own_group else 0, 0 if own_group else number)
+            )
+    return Claim(workload, workload.attempt + 1, tuple(asks), start_shape(spec), spec.min_resources)
+
+
+def start_shape(spec: WorkloadSpec) -> Shape:
+    """The shape of the gang's minimum. A gang prefers one node, then one rack …; Serve's replicas don't."""
+    bundles = tuple((role.bundle, role.min_count) for role in spec.roles if role.min_count)
+    members = sum(count for _, count in bundles)
+    return Shape(bundles, spec.topology, packed=spec.kind is not Kind.SERVE and members > 1)
+
+
+def growth_claim(workload: Workload, role: Role, members: tuple[Member, ...], nth: int = 0) -> Claim:
+    """One more member of `role` for an attempt that holds (or, in this plan, is given) `members`.
+
+    `nth` counts the growth claims of the workload in this turn from 0: each gets an index and a surplus number of
+    its own. Numbers of seats that are being left are not used again before they are gone.
+    """
+    surplus = max((m.surplus for m in members), default=0) + 1 + nth
+    index = max((m.index for m in members if m.role == role.name), default=-1) + 1 + nth
+    topology = workload.spec.topology
+    wanted = topology.required or topology.preferred
+    near = tuple(sorted({m.node for m in members})) if wanted is not None else ()
+    return Claim(
+        workload=workload,
+        attempt=workload.attempt,
+        asks=(Ask(role.name, index, role.bundle, surplus, 0),),
+        shape=Shape(((role.bundle, 1),), topology, False, near),
+        resources=role.bundle,
+        grows=True,
+    )
+
+
+def staying(allocation: Allocation) -> tuple[Member, ...]:
+    """The members that are not being given back."""
+    return tuple(m for m in allocation.members if m.phase is not MemberPhase.RELEASING)
+
+
+def removable(spec: WorkloadSpec, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The members that may go while the rest runs, the first to go first: the highest surplus number."""
+    if not spec.resizable:
+        return ()
+    found: list[Member] = []
+    for role in spec.roles:
+        ours = sorted((m for m in members if m.role == role.name), key=lambda m: (m.surplus, m.index))
+        found += [m for m in ours[role.min_count :] if m.surplus > 0]
+    return tuple(sorted(found, key=lambda m: -m.surplus))
+
+
+def charged(members: tuple[Member, ...]) -> Resources:
+    """What members hold together."""
+    return total(m.bundle for m in members)

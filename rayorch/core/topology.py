@@ -1,0 +1,73 @@
+"""Domains of nodes: which nodes share a zone, a rack, a switch. Built once per snapshot from the nodes' paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rayorch.core.types import NodeId, NodeSpec
+
+NODE_LEVEL = "node"
+"""The innermost level, which every node has: the node itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Nodes that share one value of a level. `name` is the path down to it ("z1/r3"), unique within the level."""
+
+    level: str
+    name: str
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All domains by level. `levels` runs from the outermost level inwards and ends with "node"."""
+
+    levels: tuple[str, ...]
+    domains: Mapping[str, tuple[Domain, ...]]
+    nodes: tuple[NodeId, ...]
+
+    @staticmethod
+    def of(nodes: Iterable[NodeSpec]) -> Topology:
+        """The topology of these nodes.
+
+        Equal values below different parents are different domains (rack r1 of zone z1 is not rack r1 of z2). A
+        node without a level is in no domain of it. Where nodes disagree about the order of levels, the first
+        node by id is followed.
+        """
+        ordered = sorted(nodes, key=lambda node: node.id)
+        levels: list[str] = []
+        members: dict[str, dict[str, list[NodeId]]] = {}
+        for node in ordered:
+            path = ""
+            for level, value in node.topology:
+                if level not in levels:
+                    levels.append(level)
+                path = f"{path}/{value}" if path else value
+                members.setdefault(level, {}).setdefault(path, []).append(node.id)
+        domains = {
+            level: tuple(Domain(level, name, tuple(ids)) for name, ids in sorted(groups.items()))
+            for level, groups in members.items()
+        }
+        domains[NODE_LEVEL] = tuple(Domain(NODE_LEVEL, node.id, (node.id,)) for node in ordered)
+        return Topology((*levels, NODE_LEVEL), domains, tuple(node.id for node in ordered))
+
+    def at(self, level: str) -> tuple[Domain, ...]:
+        """The domains of a level; none when no node has it."""
+        return self.domains.get(level, ())
+
+    def inwards_of(self, level: str | None) -> tuple[str, ...]:
+        """Levels from the innermost out to `level` (None: all of them)."""
+        if level is None:
+            return tuple(reversed(self.levels))
+        if level not in self.levels:
+            return ()
+        return tuple(reversed(self.levels[self.levels.index(level) :]))
+
+    def domain_of(self, level: str, node: NodeId) -> Domain | None:
+        """The domain of a level that the node is in."""
+        for domain in self.at(level):
+            if node in domain.nodes:
+                return domain
+        return None

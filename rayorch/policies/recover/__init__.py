@@ -1,0 +1,1 @@
+"""What to do when nodes are lost under an attempt."""

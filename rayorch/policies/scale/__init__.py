@@ -1,0 +1,1 @@
+"""Which gangs to ask capacity for."""

@@ -1,0 +1,1 @@
+"""What stopping a running workload would cost."""
