@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import PACKAGE, ROOT, modules
+from tests.source_tree import PACKAGE, ROOT, imports, modules
 
 BUILD_TIMEOUT_S = 300
 LINKS = ("actors", "policies", "serve_apps")
+BROUGHT_BY_RAY = frozenset({"aiohttp", "fastapi", "jinja2", "prometheus_client", "starlette", "uvicorn"})
+"""What ray[default,serve] depends on itself and the gateway stands on."""
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.build_wheel(sys.argv[1]))"
 
 
@@ -24,12 +26,16 @@ def _project() -> dict[str, object]:
     return project
 
 
+def _package_files() -> list[Path]:
+    return [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the sources so that no build folder appears in the tree."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     tracked = [ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")]
-    tracked += [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    tracked += _package_files()
     for path in tracked:
         copy = source / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -45,8 +51,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_the_whole_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    expected = {str(path.relative_to(ROOT)) for path in modules().values()} | {"rayorch/py.typed"}
+    expected = {str(path.relative_to(ROOT)) for path in _package_files()}
 
+    assert "rayorch/py.typed" in expected
     assert expected <= names, sorted(expected - names)
     for part in ("core", *LINKS):
         assert f"rayorch/{part}/__init__.py" in names
@@ -94,6 +101,21 @@ def test_version_is_said_once() -> None:
     assert metadata.version("rayorch") == version
     assert getattr(rayorch, "__version__", version) == version
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_outside_imports_are_dependencies() -> None:
+    from packaging.requirements import Requirement
+
+    # pyyaml is the one whose module has another name.
+    declared = {Requirement(text).name.lower() for text in _project()["dependencies"]} | {"yaml"}  # type: ignore[attr-defined]
+    allowed = declared | BROUGHT_BY_RAY | sys.stdlib_module_names | {"rayorch"}
+    offenders = {
+        f"{path.relative_to(ROOT)}:{found.line}: {found.name}"
+        for path in modules().values()
+        for found in imports(path)
+        if found.name.split(".")[0] not in allowed
+    }
+    assert not offenders, "\n".join(["", *sorted(offenders)])
 
 
 def test_tested_versions_lie_in_the_ranges() -> None:
