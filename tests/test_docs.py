@@ -1,0 +1,58 @@
+"""What the documents point to exists, and what they show can be read by Python and make."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.source_tree import ROOT
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
+documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@documents
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for link in LINK.findall(BLOCK.sub("", text)):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in _anchors(target.read_text(encoding="utf-8")), link
+
+
+@documents
+def test_python_in_documents_compiles(path: Path) -> None:
+    for language, code in BLOCK.findall(path.read_text(encoding="utf-8")):
+        if language == "python":
+            compile(code, str(path), "exec")
+
+
+def test_documents_name_targets_that_the_makefile_has() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {
+        name
+        for path in DOCUMENTS
+        for text in re.findall(r"`(make [^`]*)`|^(make .*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in MAKE.findall("".join(text))
+    }
+    assert {"demo", "test"} <= named <= targets, named - targets
+
+
+def test_the_notebook_example_fits_on_a_page() -> None:
+    blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    (example,) = [code for language, code in blocks if language == "python"]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 20
