@@ -1,0 +1,17 @@
+"""The gateway: HTTP for people, programs, `ray job submit` and the overview page."""
+
+from rayorch.serve_apps.gateway.app import create_app
+from rayorch.serve_apps.gateway.backend import Backend
+from rayorch.serve_apps.gateway.run import DEFAULT_PORT, UvicornGateway, gateway_app, serve_uvicorn
+from rayorch.serve_apps.gateway.settings import GatewaySettings, token_from
+
+__all__ = [
+    "DEFAULT_PORT",
+    "Backend",
+    "GatewaySettings",
+    "UvicornGateway",
+    "create_app",
+    "gateway_app",
+    "serve_uvicorn",
+    "token_from",
+]

@@ -1,0 +1,96 @@
+"""The port between HTTP and the owners: everything that the gateway asks of a cluster.
+
+`RayBackend` (ray_backend.py) asks the named actors; `FakeBackend` (fake.py) is its sibling in memory.
+Refusals are values (`Reply`); ClusterError means that the world failed and the caller may try again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rayorch.core.requests import (
+    AttemptRef,
+    CancelRequest,
+    CordonRequest,
+    EventsPage,
+    EventsRequest,
+    ListRequest,
+    Reply,
+    SubmitResult,
+    UncordonRequest,
+    WorkloadPage,
+)
+from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.views import ExplainView, LogChunk, Overview
+
+
+class Backend(Protocol):
+    """A cluster as the gateway sees it. Every method is safe to repeat."""
+
+    async def submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
+        """Accept or refuse each; accepted means durable."""
+        ...
+
+    async def cancel(self, request: CancelRequest) -> Reply:
+        """Ask for a workload's end."""
+        ...
+
+    async def workload(self, workload: WorkloadId) -> Workload | None:
+        """The newest state of one, None when there is none of that id."""
+        ...
+
+    async def workloads(self, request: ListRequest) -> WorkloadPage:
+        """A page of them."""
+        ...
+
+    async def explain(self, workload: WorkloadId) -> ExplainView | None:
+        """Why it is where it is, None when there is none of that id."""
+        ...
+
+    async def overview(self) -> Overview:
+        """Queues, nodes and all workloads that have not ended."""
+        ...
+
+    async def events(self, request: EventsRequest) -> EventsPage:
+        """A page of the journal."""
+        ...
+
+    async def set_queue(self, spec: QueueSpec) -> Reply:
+        """Create a queue or replace its settings."""
+        ...
+
+    async def delete_queue(self, queue: QueueId) -> Reply:
+        """Remove an empty queue."""
+        ...
+
+    async def renew(self, attempt: AttemptRef) -> bool:
+        """A client's sign of life for its leased gang; False: the lease is over."""
+        ...
+
+    async def cordon(self, request: CordonRequest) -> Reply:
+        """Keep new work off a node, and with a deadline make what is there leave."""
+        ...
+
+    async def uncordon(self, request: UncordonRequest) -> Reply:
+        """Let a node take work again."""
+        ...
+
+    async def logs(self, workload: WorkloadId, attempt: int, offset: int, wait_s: float = 0.0) -> LogChunk:
+        """The driver's output from a byte offset on; an empty chunk when nothing comes within `wait_s`."""
+        ...
+
+    async def package_exists(self, uri: str) -> bool:
+        """Whether a working directory of that URI has been uploaded."""
+        ...
+
+    async def put_package(self, uri: str, data: bytes) -> None:
+        """Store a working directory's archive; SpecError for a URI that is none of Ray's."""
+        ...
+
+    async def put_result(self, attempt: AttemptRef, data: bytes) -> Reply:
+        """Keep what a submitted function returned; refused for an attempt that is not the current one."""
+        ...
+
+    async def result(self, workload: WorkloadId) -> bytes | None:
+        """What the function returned, pickled; None when it returned nothing (yet)."""
+        ...

@@ -1,0 +1,226 @@
+"""A cluster in memory for the gateway's tests and for looking at its pages: no planner, its user moves the states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from rayorch.core.decisions import Wait
+from rayorch.core.errors import SpecError
+from rayorch.core.events import CancelRequested, Event, QueueSet, Submitted
+from rayorch.core.requests import (
+    ACCEPTED,
+    AttemptRef,
+    CancelRequest,
+    CordonRequest,
+    EventsPage,
+    EventsRequest,
+    ListRequest,
+    RecordedEvent,
+    Reply,
+    SubmitResult,
+    UncordonRequest,
+    WorkloadPage,
+)
+from rayorch.core.snapshot import Versions
+from rayorch.core.types import (
+    Allocation,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    State,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
+from rayorch.core.views import ExplainView, LogChunk, NodeRow, Overview, QueueRow, WorkloadRow
+
+DEFAULT = QueueSpec(QueueId("default"))
+
+
+@dataclass
+class FakeBackend:
+    """Keeps what it is given. `advance`, `write_log`, `explain_as` play the cluster's part."""
+
+    now_s: float = 1_000_000.0
+    queues: dict[QueueId, QueueSpec] = field(
+        default_factory=lambda: {QueueId("default"): QueueSpec(QueueId("default"))}
+    )
+    nodes: dict[NodeId, NodeSpec] = field(default_factory=dict)
+    known: dict[WorkloadId, Workload] = field(default_factory=dict)
+    waits: dict[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
+    held: dict[WorkloadId, Allocation] = field(default_factory=dict)
+    journal: list[Event] = field(default_factory=list)
+    packages: dict[str, bytes] = field(default_factory=dict)
+    results: dict[WorkloadId, bytes] = field(default_factory=dict)
+    log_text: dict[tuple[WorkloadId, int], bytes] = field(default_factory=dict)
+    lapsed: set[WorkloadId] = field(default_factory=set)
+    renewals: int = 0
+
+    # ------------------------------------------------------------ the cluster's part
+
+    def advance(self, workload: str, state: State, **changes: object) -> None:
+        """Move a workload to a state; RUNNING from PENDING begins a new attempt."""
+        now = self.known[WorkloadId(workload)]
+        fields: dict[str, object] = {"state": state, **changes}
+        if state is State.RUNNING and now.state is State.PENDING:
+            fields |= {"attempt": now.attempt + 1, "started_s": self.now_s, "ready_s": self.now_s}
+        if state.terminal:
+            fields["ended_s"] = self.now_s
+        self.known[WorkloadId(workload)] = replace(now, **fields)  # type: ignore[arg-type]
+
+    def write_log(self, workload: str, text: str) -> None:
+        """The current attempt's driver prints something."""
+        key = (WorkloadId(workload), self.known[WorkloadId(workload)].attempt)
+        self.log_text[key] = self.log_text.get(key, b"") + text.encode()
+
+    # ------------------------------------------------------------ Backend
+
+    async def submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
+        """Known queue, free id: accepted."""
+        return tuple(SubmitResult(spec.id, self._submit(spec)) for spec in specs)
+
+    def _submit(self, spec: WorkloadSpec) -> Reply:
+        before = self.known.get(spec.id)
+        if before is not None:
+            return ACCEPTED if before.spec == spec else Reply(False, "rejected", "id", f"{spec.id} is another workload")
+        if spec.queue not in self.queues:
+            return Reply(False, "rejected", "queue", f"there is no queue {spec.queue}")
+        self.known[spec.id] = Workload(spec, State.PENDING, self.now_s)
+        self.journal.append(Submitted(spec, self.now_s))
+        return ACCEPTED
+
+    async def cancel(self, request: CancelRequest) -> Reply:
+        """At once."""
+        workload = self.known.get(request.workload)
+        if workload is None:
+            return Reply(False, "rejected", "id", f"there is no workload {request.workload}")
+        if not workload.state.terminal:
+            self.journal.append(CancelRequested(request.workload, request.reason, self.now_s))
+            self.advance(request.workload, State.CANCELLED, cancel_requested=True, reason=request.reason)
+        return ACCEPTED
+
+    async def workload(self, workload: WorkloadId) -> Workload | None:
+        """From memory."""
+        return self.known.get(workload)
+
+    async def workloads(self, request: ListRequest) -> WorkloadPage:
+        """In the order of submission; the cursor is an offset."""
+        found = [w for w in self.known.values() if request.filter.matches(w)]
+        if request.newest_first:
+            found.reverse()
+        first = int(request.cursor or 0)
+        page = tuple(found[first : first + request.limit])
+        rest = first + len(page) < len(found)
+        return WorkloadPage(page, str(first + len(page)) if rest else "")
+
+    def _row(self, workload: Workload) -> WorkloadRow:
+        pending = [w.id for w in self.known.values() if w.state is State.PENDING]
+        position = pending.index(workload.id) + 1 if workload.id in pending else None
+        return WorkloadRow(workload, position, self.waits.get(workload.id, ()), None, self.held.get(workload.id))
+
+    async def explain(self, workload: WorkloadId) -> ExplainView | None:
+        """What the test put into `waits` and `held`."""
+        known = self.known.get(workload)
+        if known is None:
+            return None
+        row = self._row(known)
+        return ExplainView(known, row.position, row.waits, None, row.held, 7, self.now_s)
+
+    async def overview(self) -> Overview:
+        """All that is here."""
+        rows = tuple(self._row(w) for w in self.known.values() if not w.state.terminal)
+        queues = tuple(
+            QueueRow(
+                spec,
+                pending=sum(r.workload.state is State.PENDING and r.workload.spec.queue == spec.id for r in rows),
+                running=sum(r.workload.state is State.RUNNING and r.workload.spec.queue == spec.id for r in rows),
+            )
+            for spec in self.queues.values()
+        )
+        nodes = tuple(NodeRow(node) for node in self.nodes.values())
+        return Overview(self.now_s, "main", 7, self.now_s, 0.01, Versions(1, 1, 1), queues, nodes, rows)
+
+    async def events(self, request: EventsRequest) -> EventsPage:
+        """From the list; sequence numbers count from 1."""
+        found = [
+            RecordedEvent(n, event)
+            for n, event in enumerate(self.journal, start=1)
+            if n > request.cursor and request.workload in (None, _workload_of(event))
+        ]
+        page = tuple(found[: request.limit])
+        more = len(found) > len(page)
+        return EventsPage(page, page[-1].sequence if more else max(request.cursor, len(self.journal)), more, 1)
+
+    async def set_queue(self, spec: QueueSpec) -> Reply:
+        """Put it in."""
+        self.queues[spec.id] = spec
+        self.journal.append(QueueSet(spec, self.now_s))
+        return ACCEPTED
+
+    async def delete_queue(self, queue: QueueId) -> Reply:
+        """Take it out."""
+        if self.queues.pop(queue, None) is None:
+            return Reply(False, "rejected", "queue", f"there is no queue {queue}")
+        return ACCEPTED
+
+    async def renew(self, attempt: AttemptRef) -> bool:
+        """True until the test puts the workload into `lapsed`."""
+        self.renewals += 1
+        workload = self.known.get(attempt.workload)
+        return workload is not None and not workload.state.terminal and attempt.workload not in self.lapsed
+
+    async def cordon(self, request: CordonRequest) -> Reply:
+        """Mark the node."""
+        node = self.nodes.get(request.node)
+        if node is None:
+            return Reply(False, "rejected", "node", f"there is no node {request.node}")
+        health = NodeHealth.CORDONED if request.drain_by_s is None else NodeHealth.DRAINING
+        self.nodes[request.node] = replace(
+            node, health=health, reason=request.reason, drain_deadline_s=request.drain_by_s
+        )
+        return ACCEPTED
+
+    async def uncordon(self, request: UncordonRequest) -> Reply:
+        """Unmark the node."""
+        node = self.nodes.get(request.node)
+        if node is None:
+            return Reply(False, "rejected", "node", f"there is no node {request.node}")
+        self.nodes[request.node] = replace(node, health=NodeHealth.OK, reason="", drain_deadline_s=None)
+        return ACCEPTED
+
+    async def logs(self, workload: WorkloadId, attempt: int, offset: int, wait_s: float = 0.0) -> LogChunk:
+        """What was written, at once; it has ended when a later attempt runs or none will."""
+        data = self.log_text.get((workload, attempt), b"")
+        known = self.known.get(workload)
+        running = known is not None and known.attempt == attempt and known.state in (State.RUNNING, State.STOPPING)
+        return LogChunk(data[offset:].decode(errors="replace"), len(data), not running)
+
+    async def package_exists(self, uri: str) -> bool:
+        """From memory."""
+        return uri in self.packages
+
+    async def put_package(self, uri: str, data: bytes) -> None:
+        """Into memory."""
+        if not uri.startswith("gcs://_ray_pkg_"):
+            raise SpecError("package", f"{uri} is no package of Ray's")
+        self.packages[uri] = data
+
+    async def put_result(self, attempt: AttemptRef, data: bytes) -> Reply:
+        """Into memory, if it is the running attempt's."""
+        known = self.known.get(attempt.workload)
+        if known is None or known.attempt != attempt.attempt:
+            return Reply(False, "stale", "", f"attempt {attempt.attempt} of {attempt.workload} is not the current one")
+        self.results[attempt.workload] = data
+        return ACCEPTED
+
+    async def result(self, workload: WorkloadId) -> bytes | None:
+        """From memory."""
+        return self.results.get(workload)
+
+
+def _workload_of(event: Event) -> WorkloadId | None:
+    if isinstance(event, Submitted):
+        return event.spec.id
+    return getattr(event, "workload", None)

@@ -1,0 +1,230 @@
+"""Core's values as the JSON of /api/v1: names in camelCase, amounts as natural numbers, times as epoch seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from rayorch.core.decisions import Wait
+from rayorch.core.events import Submitted
+from rayorch.core.payload import Json
+from rayorch.core.requests import RecordedEvent
+from rayorch.core.types import Allocation, Resources, Workload
+from rayorch.core.views import ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
+
+API_VERSION = "rayorch/v1"
+
+
+def amounts(held: Resources) -> dict[str, Json]:
+    """{"GPU": 0.5, "CPU": 4}; whole amounts as integers."""
+    return {name: int(n) if n == int(n) else n for name, n in held.to_floats().items()}
+
+
+def wait_json(wait: Wait) -> dict[str, Json]:
+    """One reason to wait."""
+    return {
+        "reason": wait.reason.value,
+        "blocks": wait.blocks,
+        "detail": wait.detail,
+        "need": wait.need,
+        "have": wait.have,
+        "unit": wait.unit,
+        "blockers": list(wait.blockers),
+        "unblocks": wait.unblocks,
+    }
+
+
+def workload_json(workload: Workload, row: WorkloadRow | None = None, node_names: dict[str, str] | None = None) -> Json:
+    """A workload; with `row`, also its place in the queue and its nodes."""
+    spec = workload.spec
+    result: dict[str, Json] = {
+        "id": spec.id,
+        "name": spec.name,
+        "kind": spec.kind.value,
+        "queue": spec.queue,
+        "owner": spec.owner,
+        "priority": spec.priority,
+        "preemptible": spec.preemptible,
+        "state": workload.state.value,
+        "reason": workload.reason,
+        "attempt": workload.attempt,
+        "roles": [
+            {"name": r.name, "min": r.min_count, "max": r.max_count, "resources": amounts(r.bundle)} for r in spec.roles
+        ],
+        "size": dict(workload.size),
+        "submittedAt": workload.submitted_s,
+        "startedAt": workload.started_s,
+        "readyAt": workload.ready_s,
+        "endedAt": workload.ended_s,
+        "step": workload.step,
+        "failures": workload.failures,
+        "preemptions": workload.preemptions,
+        "nodeLosses": workload.node_losses,
+        "exitCode": workload.exit_code,
+        "cancelRequested": workload.cancel_requested,
+        "stop": None,
+        "checkpoint": None,
+        "demand": None,
+    }
+    if (stop := workload.stop) is not None:
+        result["stop"] = {
+            "cause": stop.cause.value,
+            "reason": stop.reason,
+            "deadlineAt": stop.deadline_s,
+            "beneficiary": stop.beneficiary,
+        }
+    if (saved := workload.checkpoint) is not None:
+        result["checkpoint"] = {"step": saved.step, "uri": saved.uri, "committedAt": saved.committed_s}
+    if (demand := workload.demand) is not None:
+        result["demand"] = {"ongoing": demand.ongoing, "queued": demand.queued, "reportedAt": demand.reported_s}
+    if row is not None:
+        result["position"] = row.position
+        result["estimatedStartAt"] = row.estimate_s
+        result["waits"] = [wait_json(w) for w in row.waits]
+        result["members"] = members_json(row.held, node_names or {})
+    return result
+
+
+def members_json(held: Allocation | None, node_names: dict[str, str]) -> list[Json]:
+    """The seats of an attempt."""
+    if held is None:
+        return []
+    return [
+        {
+            "role": m.role,
+            "index": m.index,
+            "node": node_names.get(m.node, m.node),
+            "resources": amounts(m.bundle),
+            "devices": list(m.devices),
+            "phase": m.phase.value,
+            "groupId": m.group_id,
+            "bundleIndex": m.bundle_index,
+            "surplus": m.surplus,
+        }
+        for m in held.members
+    ]
+
+
+def explain_json(view: ExplainView, node_names: dict[str, str]) -> Json:
+    """Everything that keeps a workload where it is."""
+    row = WorkloadRow(view.workload, view.position, view.waits, view.estimate_s, view.held)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Explanation",
+        "workload": workload_json(view.workload, row, node_names),
+        "position": view.position,
+        "estimatedStartAt": view.estimate_s,
+        "waits": [wait_json(w) for w in view.waits],
+        "cycle": view.cycle,
+        "evaluatedAt": view.evaluated_s,
+        "queue": queue_json(view.queue) if view.queue else None,
+    }
+
+
+def queue_json(row: QueueRow) -> Json:
+    """One queue with what it holds."""
+    spec = row.spec
+    return {
+        "name": spec.id,
+        "deserved": amounts(spec.deserved),
+        "borrowLimit": None if spec.borrow_limit is None else amounts(spec.borrow_limit),
+        "lendLimit": None if spec.lend_limit is None else amounts(spec.lend_limit),
+        "weight": spec.weight,
+        "minPriority": spec.min_priority,
+        "maxPriority": spec.max_priority,
+        "maxPending": spec.max_pending,
+        "used": amounts(row.used),
+        "borrowed": amounts(row.borrowed),
+        "lent": amounts(row.lent),
+        "pending": row.pending,
+        "running": row.running,
+        "oldestPendingS": row.oldest_pending_s,
+    }
+
+
+def node_json(row: NodeRow) -> Json:
+    """One node and who holds its devices."""
+    node = row.node
+    return {
+        "id": node.id,
+        "name": node.name,
+        "total": amounts(node.total),
+        "used": amounts(row.used),
+        "foreign": amounts(node.foreign),
+        "foreignHolders": list(node.foreign_holders),
+        "health": node.health.value,
+        "reason": node.reason,
+        "drainDeadlineAt": node.drain_deadline_s,
+        "blockedUntil": node.blocked_until_s,
+        "topology": dict(node.topology),
+        "labels": dict(node.labels),
+        "devices": [
+            {
+                "index": d.index,
+                "model": d.model,
+                "sick": d.sick,
+                "holders": [
+                    {"workload": h.workload, "attempt": h.attempt, "role": h.role, "share": h.units / 10_000}
+                    for h in row.holders
+                    if h.device == d.index
+                ],
+            }
+            for d in node.devices
+        ],
+    }
+
+
+def overview_json(view: Overview) -> Json:
+    """The whole page as data."""
+    names = node_names(view)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Overview",
+        "instance": view.instance,
+        "now": view.now_s,
+        "cycle": view.cycle,
+        "lastCycleAt": view.last_cycle_s,
+        "cycleTookS": view.cycle_took_s,
+        "synced": view.synced,
+        "warnings": list(view.warnings),
+        "queues": [queue_json(q) for q in view.queues],
+        "nodes": [node_json(n) for n in view.nodes],
+        "workloads": [workload_json(w.workload, w, names) for w in view.workloads],
+    }
+
+
+def node_names(view: Overview) -> dict[str, str]:
+    """The people's name of each node, by id."""
+    return {row.node.id: row.node.name for row in view.nodes}
+
+
+def event_json(recorded: RecordedEvent) -> dict[str, Json]:
+    """One event of the journal; the payload of a submission is left out, it may hold the user's environment."""
+    event = recorded.event
+    fields: dict[str, Json] = {}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if isinstance(event, Submitted) and field.name == "spec":
+            value = dataclasses.replace(event.spec, payload="")
+        fields[_camel(field.name)] = _plain(value)
+    return {"sequence": recorded.sequence, "type": type(event).__name__, "at": event.at_s, **fields}
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.removesuffix("_s").split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def _plain(value: object) -> Json:
+    """Any of core's values as JSON; amounts of resources as natural numbers."""
+    if isinstance(value, Resources):
+        return amounts(value)
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {_camel(f.name): _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    raise TypeError(f"no JSON for {type(value).__name__}")

@@ -1,0 +1,244 @@
+"""The port over the named actors of a running cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from rayorch.actors.names import controller_name, find, logs_name, queues_name
+from rayorch.actors.packages import package_exists, store_package
+from rayorch.actors.results import ResultSettings, results_name, start_result_store
+from rayorch.core.errors import ClusterError, RayorchError
+from rayorch.core.queues import QueueChanges
+from rayorch.core.requests import (
+    AttemptRef,
+    CancelRequest,
+    CordonRequest,
+    EventsPage,
+    EventsRequest,
+    ListRequest,
+    Reply,
+    SubmitResult,
+    UncordonRequest,
+    WorkloadPage,
+)
+from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.views import ExplainView, LogChunk, Overview
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 30.0
+"""How long an owner may take to answer; one restart of an actor fits in."""
+WATCH_AGE_S = 0.2
+"""How old the copy of the workloads may be that watchers share, so that a thousand log tails ask once."""
+LOG_BYTES = 2**20
+
+T = TypeVar("T")
+
+
+class RayBackend:
+    """Every question goes to the fact's owner. `folder`: where packages and results are kept, on the head node."""
+
+    def __init__(self, instance: str = "main", folder: Path | None = None) -> None:
+        self._instance = instance
+        self._folder = folder
+        self._handles: dict[str, Any] = {}
+        self._copy = _WorkloadCopy(self._changes_since)
+
+    def _actor(self, name: str) -> Any:
+        if name not in self._handles:
+            self._handles[name] = find(name)
+        return self._handles[name]
+
+    async def _call(self, name: str, method: str, *arguments: object) -> Any:
+        """Ask an actor; ClusterError when it does not answer, the owner's own error when it refuses."""
+        try:
+            handle = self._actor(name)
+            return await asyncio.wait_for(_awaited(getattr(handle, method).remote(*arguments)), CALL_TIMEOUT_S)
+        except RayTaskError as error:
+            if isinstance(error.cause, RayorchError):
+                raise error.cause from error
+            raise ClusterError(f"{name} failed at {method}: {error.cause}") from error
+        except (RayActorError, GetTimeoutError, TimeoutError) as error:
+            self._handles.pop(name, None)  # the actor may have been made anew
+            raise ClusterError(f"{name} does not answer: {error}") from error
+        except RayError as error:
+            raise ClusterError(f"{name}: {error}") from error
+
+    async def _owner(self, method: str, *arguments: object) -> Any:
+        return await self._call(queues_name(self._instance), method, *arguments)
+
+    async def _changes_since(self, version: int) -> QueueChanges:
+        changes: QueueChanges = await self._owner("changes_since", version)
+        return changes
+
+    # ------------------------------------------------------------ workloads
+
+    async def submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
+        """One journal write for all."""
+        results: tuple[SubmitResult, ...] = await self._owner("submit_many", specs)
+        self._copy.expire()
+        return results
+
+    async def cancel(self, request: CancelRequest) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("cancel", request)
+        self._copy.expire()
+        return reply
+
+    async def workload(self, workload: WorkloadId) -> Workload | None:
+        """From a copy that is at most WATCH_AGE_S old, newer than any command that went through this gateway."""
+        return await self._copy.get(workload)
+
+    async def workloads(self, request: ListRequest) -> WorkloadPage:
+        """To the queue owner."""
+        page: WorkloadPage = await self._owner("list_workloads", request)
+        return page
+
+    async def explain(self, workload: WorkloadId) -> ExplainView | None:
+        """The controller's view; the queue owner's state when the controller does not know the workload."""
+        view: ExplainView | None = await self._call(controller_name(self._instance), "explain", workload)
+        known = await self._copy.get(workload)
+        if known is None:
+            return None
+        if view is None or (view.workload.state, view.workload.attempt) != (known.state, known.attempt):
+            overview = await self.overview()
+            return ExplainView(known, None, (), None, None, overview.cycle, overview.last_cycle_s)
+        return view
+
+    async def overview(self) -> Overview:
+        """The controller's view of its last turn."""
+        view: Overview = await self._call(controller_name(self._instance), "overview")
+        return view
+
+    async def events(self, request: EventsRequest) -> EventsPage:
+        """From the journal."""
+        page: EventsPage = await self._owner("events_since", request)
+        return page
+
+    async def renew(self, attempt: AttemptRef) -> bool:
+        """To the queue owner."""
+        alive: bool = await self._owner("renew", attempt)
+        return alive
+
+    # ------------------------------------------------------------ queues and nodes
+
+    async def set_queue(self, spec: QueueSpec) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("set_queue", spec)
+        return reply
+
+    async def delete_queue(self, queue: QueueId) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("delete_queue", queue)
+        return reply
+
+    async def cordon(self, request: CordonRequest) -> Reply:
+        """To the queue owner, which journals it."""
+        reply: Reply = await self._owner("cordon", request)
+        return reply
+
+    async def uncordon(self, request: UncordonRequest) -> Reply:
+        """To the queue owner, which journals it."""
+        reply: Reply = await self._owner("uncordon", request)
+        return reply
+
+    # ------------------------------------------------------------ output, packages, results
+
+    async def logs(self, workload: WorkloadId, attempt: int, offset: int, wait_s: float = 0.0) -> LogChunk:
+        """From the log store; with `wait_s` it answers as soon as something comes."""
+        name = logs_name(self._instance)
+        chunk: LogChunk
+        if wait_s > 0:
+            chunk = await self._call(name, "follow", workload, attempt, offset, wait_s)
+        else:
+            chunk = await self._call(name, "read", workload, attempt, offset, LOG_BYTES)
+        return chunk
+
+    async def package_exists(self, uri: str) -> bool:
+        """Asks Ray's control store, which then keeps it for a while."""
+        return await asyncio.to_thread(package_exists, uri, self._subfolder("packages"))
+
+    async def put_package(self, uri: str, data: bytes) -> None:
+        """Into our folder and Ray's control store."""
+        await asyncio.to_thread(store_package, uri, data, self._subfolder("packages"))
+
+    async def put_result(self, attempt: AttemptRef, data: bytes) -> Reply:
+        """To the result store."""
+        self._ensure_results()
+        reply: Reply = await self._call(results_name(self._instance), "put", attempt, data)
+        return reply
+
+    async def result(self, workload: WorkloadId) -> bytes | None:
+        """From the result store."""
+        self._ensure_results()
+        data: bytes | None = await self._call(results_name(self._instance), "get", workload)
+        return data
+
+    def start_results(self) -> None:
+        """Make sure that the result store runs, so that drivers can hand their results in."""
+        self._ensure_results()
+
+    def _ensure_results(self) -> None:
+        name = results_name(self._instance)
+        folder = self._subfolder("results")
+        if name in self._handles:
+            return
+        if folder is None:
+            raise ClusterError("this gateway was given no folder for results")
+        self._handles[name] = start_result_store(ResultSettings(str(folder), self._instance))
+
+    def _subfolder(self, name: str) -> Path | None:
+        return None if self._folder is None else self._folder / name
+
+
+async def _awaited(reference: Awaitable[T]) -> T:
+    """wait_for wants a coroutine, not an object reference."""
+    return await reference
+
+
+class _WorkloadCopy:
+    """All workloads by id, brought up to date with one question however many ask."""
+
+    def __init__(self, changes_since: Any) -> None:
+        self._changes_since = changes_since
+        self._version = -1
+        self._known: dict[WorkloadId, Workload] = {}
+        self._asked_s = float("-inf")
+        self._expired = 0
+        self._lock = asyncio.Lock()
+
+    def expire(self) -> None:
+        """Whoever asks next sees at least what is true now."""
+        self._asked_s = float("-inf")
+        self._expired += 1
+
+    async def get(self, workload: WorkloadId) -> Workload | None:
+        async with self._lock:
+            if time.monotonic() - self._asked_s > WATCH_AGE_S:
+                asked_s, expired = time.monotonic(), self._expired
+                changes: QueueChanges = await self._changes_since(self._version)
+                if changes.full:
+                    self._known = {}
+                self._known.update((w.id, w) for w in changes.workloads)
+                self._version = changes.version
+                if expired == self._expired:  # else a command went through while the owner answered
+                    self._asked_s = asked_s
+            return self._known.get(workload)
+
+
+def connect_to_ray(address: str = "auto") -> None:
+    """Join the running cluster as a driver, if this process has not yet; ClusterError when there is none."""
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address=address, namespace="rayorch", log_to_driver=False)
+    except (ConnectionError, RuntimeError) as error:
+        raise ClusterError(f"no Ray cluster at {address}: {error}") from error
