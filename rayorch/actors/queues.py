@@ -1,0 +1,399 @@
+"""The actor that owns what waits. All rules are in `core.queues`; this shell journals, answers and keeps the time.
+
+Accepted means durable: a command is answered when its events are on disk, and commands that come together share one
+fsync. Refusals are values. Every method may be repeated: a command that finds its effect done is accepted again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from rayorch.actors.durable_tree import COMPACT_EVERY, DurableTree, Stage
+from rayorch.actors.journal import Journal
+from rayorch.actors.names import NAMESPACE, queues_name
+from rayorch.actors.poke import Poker, controller_sender
+from rayorch.actors.report_pacing import PACED, ReportPacer
+from rayorch.core.codec import FORMAT_VERSION
+from rayorch.core.decisions import Stop
+from rayorch.core.errors import RayorchError, SpecError, StalePlanError
+from rayorch.core.events import AttemptEnded, Event, Reported
+from rayorch.core.listing import Place, check_limit, page
+from rayorch.core.queues import NodeShape, QueueChanges, QueueTree
+from rayorch.core.reports import CheckpointCommitted, StepReported, WorkersStarted
+from rayorch.core.requests import (
+    ACCEPTED,
+    AttemptRef,
+    CancelRequest,
+    CordonRequest,
+    EventsPage,
+    EventsRequest,
+    ListRequest,
+    OwnerStatus,
+    Reply,
+    ReportRequest,
+    ResizeRequest,
+    StartRequest,
+    SubmitResult,
+    UncordonRequest,
+    WorkloadPage,
+    refusal,
+)
+from rayorch.core.types import QueueId, QueueSpec, State, Workload, WorkloadId, WorkloadSpec
+
+log = logging.getLogger(__name__)
+
+REPORT_PERIOD_S = 1.0
+"""Of one attempt's steps, and of its demand, at most one record in this time is written: the newest."""
+
+MAX_SUBMISSIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """`expected_id`: the journal that must be found at `journal_path`; without it, `create` makes one if none is there.
+
+    Whoever starts the owner asks `ensure_journal` for the id first, so that a restart can never make a new one.
+    """
+
+    journal_path: str
+    instance: str = "main"
+    expected_id: str | None = None
+    create: bool = False
+    compact_every: int = COMPACT_EVERY
+
+
+class QueueShell:
+    """Commands and questions to the queue tree; see `core.requests` for what goes in and out."""
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        clock: Callable[[], float] = time.time,
+        poke: Callable[[], None] | None = None,
+    ) -> None:
+        """Reads the journal; raises JournalError, and does not serve, when it is not the expected one or damaged."""
+        started = time.perf_counter()
+        self._settings = settings
+        self._shapes: tuple[NodeShape, ...] = ()
+        self._poker = Poker(poke or controller_sender(settings.instance))
+        self._pacer = ReportPacer(REPORT_PERIOD_S)
+        self._flush: asyncio.Task[None] | None = None
+        self._order: tuple[int, list[Place]] = (-1, [])
+        self._clock = clock
+        journal = Journal.open(
+            settings.journal_path, settings.expected_id, create=settings.create and not _is_restart()
+        )
+        try:
+            self._tree = DurableTree(
+                journal, clock, self._prepare, self._on_durable, compact_every=settings.compact_every
+            )
+        except BaseException:
+            journal.close()
+            raise
+        self._started_s = clock()
+        self._recovery_s = time.perf_counter() - started
+        log.info(
+            "queue owner %s: journal %s at record %d, %d workloads, read in %.3f s",
+            settings.instance, journal.journal_id, journal.sequence, len(self._tree.tree.workloads), self._recovery_s,
+        )  # fmt: skip
+
+    def _prepare(self, tree: QueueTree) -> None:
+        """What a tree from the journal lacks: capacity, and leases, which count from now."""
+        tree.set_capacity(self._shapes)
+        tree.renew_all(self._clock())
+
+    def _on_durable(self, events: tuple[Event, ...]) -> None:
+        if any(_matters(event) for event in events):
+            self._poker.poke()
+
+    async def _command(self, check: Callable[[Stage], tuple[Event, ...]], settle: AttemptRef | None = None) -> Reply:
+        """Check against the newest state, journal what follows, answer.
+
+        `settle`: the attempt whose held reports are due first, because something final follows.
+        """
+
+        def command(stage: Stage) -> None:
+            if settle is not None:
+                stage.take(_still_true(stage, self._pacer.settle(settle)))
+            stage.take(check(stage))
+
+        try:
+            await self._tree.run(command)
+        except RayorchError as error:
+            return refusal(error)
+        return ACCEPTED
+
+    # ------------------------------------------------------------ users
+
+    @ray.method
+    async def submit(self, spec: WorkloadSpec) -> SubmitResult:
+        """Accept a workload or say which field is wrong; a repeat of the same spec is accepted."""
+        return (await self._submit((spec,)))[0]
+
+    @ray.method
+    async def submit_many(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
+        """Each on its own: one that is refused does not keep the others out. One fsync for all."""
+        if len(specs) > MAX_SUBMISSIONS:
+            raise SpecError("specs", f"at most {MAX_SUBMISSIONS} at once, got {len(specs)}")
+        return await self._submit(specs)
+
+    async def _submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
+        try:
+            return await self._tree.run(lambda stage: tuple(_admit(stage, spec) for spec in specs))
+        except RayorchError as error:
+            return tuple(SubmitResult(spec.id, refusal(error)) for spec in specs)
+
+    @ray.method
+    async def cancel(self, request: CancelRequest) -> Reply:
+        """End a workload: at once if it waits, else its attempt is stopped first."""
+        return await self._command(lambda s: s.tree.cancel(request.workload, request.reason, s.now_s))
+
+    @ray.method
+    async def set_queue(self, spec: QueueSpec) -> Reply:
+        """Create a queue or replace its settings."""
+        return await self._command(lambda s: s.tree.set_queue(spec, s.now_s))
+
+    @ray.method
+    async def delete_queue(self, queue: QueueId) -> Reply:
+        """Remove a queue without children and living workloads."""
+        return await self._command(lambda s: s.tree.delete_queue(queue, s.now_s))
+
+    @ray.method
+    async def cordon(self, request: CordonRequest) -> Reply:
+        """Nothing new on a node; with a deadline, what is there leaves."""
+        return await self._command(lambda s: s.tree.cordon(request.node, request.reason, request.drain_by_s, s.now_s))
+
+    @ray.method
+    async def uncordon(self, request: UncordonRequest) -> Reply:
+        """The node may take work again."""
+        return await self._command(lambda s: s.tree.uncordon(request.node, request.reason, s.now_s))
+
+    # ------------------------------------------------------------ the controller
+
+    @ray.method
+    async def commit_start(self, request: StartRequest) -> Reply:
+        """The commit of a start; "stale" when the facts have changed."""
+        return await self._command(lambda s: s.tree.commit_start(request.start, request.versions, s.now_s))
+
+    @ray.method
+    async def commit_stop(self, stop: Stop) -> Reply:
+        """Order an attempt to end; durable before anyone is told."""
+        ref = AttemptRef(stop.workload, stop.attempt)
+        return await self._command(lambda s: s.tree.commit_stop(stop, s.now_s), settle=ref)
+
+    @ray.method
+    async def commit_resize(self, request: ResizeRequest) -> Reply:
+        """Change the seats of a running attempt."""
+        return await self._command(lambda s: s.tree.commit_resize(request.resize, request.members, s.now_s))
+
+    @ray.method
+    async def ready(self, attempt: AttemptRef) -> Reply:
+        """The attempt's work has begun."""
+        return await self._command(lambda s: s.tree.ready(attempt.workload, attempt.attempt, s.now_s))
+
+    @ray.method
+    async def end_attempt(self, ended: AttemptEnded) -> Reply:
+        """The attempt is over and holds nothing."""
+        ref = AttemptRef(ended.workload, ended.attempt)
+        return await self._command(lambda s: s.tree.end_attempt(ended), settle=ref)
+
+    @ray.method
+    async def set_capacity(self, shapes: tuple[NodeShape, ...]) -> None:
+        """What nodes can exist at most, for the door's check; in memory only."""
+        self._shapes = shapes
+        self._tree.peek().set_capacity(shapes)
+
+    @ray.method
+    async def changes_since(self, version: int) -> QueueChanges:
+        """What a reader's copy of that version lacks; durable facts only."""
+        async with self._tree.reading() as tree:
+            return tree.changes_since(version)
+
+    # ------------------------------------------------------------ attempts
+
+    @ray.method
+    async def renew(self, attempt: AttemptRef) -> bool:
+        """A sign of life, in memory only. False: the attempt is fenced and must end itself at once."""
+        return self._tree.peek().renew(attempt.workload, attempt.attempt, self._tree.now_s())
+
+    @ray.method
+    async def renew_many(self, attempts: tuple[AttemptRef, ...]) -> tuple[bool, ...]:
+        """`renew` for each."""
+        tree, now_s = self._tree.peek(), self._tree.now_s()
+        return tuple(tree.renew(a.workload, a.attempt, now_s) for a in attempts)
+
+    @ray.method
+    async def report(self, request: ReportRequest) -> Reply:
+        """Take an attempt's report; "stale" tells its sender to end itself.
+
+        A committed checkpoint is durable when this answers. Steps and demand that come more often than once in
+        REPORT_PERIOD_S are held back; the newest is written.
+        """
+        if not self._pacer.passes(request, self._tree.now_s()):
+            return self._hold(request)
+        final = None if isinstance(request.report, PACED) else AttemptRef(request.workload, request.attempt)
+        return await self._command(lambda s: _reported(s, request), settle=final)
+
+    def _hold(self, request: ReportRequest) -> Reply:
+        try:
+            self._tree.peek().report(request.workload, request.attempt, request.report, self._tree.now_s())
+        except RayorchError as error:
+            return refusal(error)
+        self._pacer.hold(request)
+        if self._flush is None or self._flush.done():
+            self._flush = asyncio.get_running_loop().create_task(self._flush_later())
+        return ACCEPTED
+
+    async def _flush_later(self) -> None:
+        """Write what was held back, once a period, until nothing is."""
+        while self._pacer:
+            await asyncio.sleep(REPORT_PERIOD_S)
+            await self._flush_now()
+
+    async def _flush_now(self) -> None:
+        held = self._pacer.due(self._tree.now_s())
+        reply = await self._command(lambda s: _still_true(s, held))
+        if not reply.accepted:
+            log.warning("%d progress reports were not written: %s", len(held), reply.message)
+
+    # ------------------------------------------------------------ questions
+
+    @ray.method
+    async def workload(self, workload: WorkloadId) -> Workload | None:
+        """One workload, None when there is none of that id."""
+        async with self._tree.reading() as tree:
+            return tree.workloads.get(workload)
+
+    @ray.method
+    async def list_workloads(self, request: ListRequest) -> WorkloadPage:
+        """A page of workloads in the order of submission. SpecError for a wrong limit or cursor."""
+        async with self._tree.reading() as tree:
+            return page(tree.workloads, self._in_order(tree), request)
+
+    def _in_order(self, tree: QueueTree) -> list[Place]:
+        version, order = self._order
+        if version != tree.version:
+            order = sorted((w.submitted_s, w.id) for w in tree.workloads.values())
+            self._order = (tree.version, order)
+        return order
+
+    @ray.method
+    async def events_since(self, request: EventsRequest) -> EventsPage:
+        """A page of the journal. SpecError for a wrong limit."""
+        check_limit(request.limit)
+        return await asyncio.to_thread(self._tree.journal.events, request.cursor, request.limit, request.workload)
+
+    @ray.method
+    async def version(self) -> int:
+        """How many events have ever been applied."""
+        async with self._tree.reading() as tree:
+            return tree.version
+
+    @ray.method
+    async def ping(self) -> int:
+        """The last durable record, as a sign of life; never waits for the disk."""
+        return self._tree.journal.sequence
+
+    @ray.method
+    async def status(self) -> OwnerStatus:
+        """How the owner is; never waits for the disk."""
+        journal, tree = self._tree.journal, self._tree.tree
+        counts = dict.fromkeys(State, 0)
+        for workload in tree.workloads.values():
+            counts[workload.state] += 1
+        return OwnerStatus(
+            instance=self._settings.instance,
+            journal_id=journal.journal_id,
+            journal_path=str(journal.path),
+            format_version=FORMAT_VERSION,
+            version=tree.version,
+            sequence=journal.sequence,
+            snapshot_sequence=journal.snapshot_sequence,
+            states=tuple(counts.items()),
+            queues=len(tree.queues),
+            started_s=self._started_s,
+            recovery_s=self._recovery_s,
+            journal_error=journal.failure,
+        )
+
+    @ray.method
+    async def backup(self, target: str) -> int:
+        """Copy the journal to a path on the owner's node; returns the last record in the copy. JournalError."""
+        return await asyncio.to_thread(self._tree.journal.backup, target)
+
+    @ray.method
+    async def close(self) -> None:
+        """Write what is held back and let go of the journal; the actor is of no use afterwards."""
+        if self._flush is not None:
+            self._flush.cancel()
+        await self._flush_now()
+        await self._tree.close()
+
+
+QueueActor = ray.remote(QueueShell)
+
+
+# ---------------------------------------------------------------- parts of commands and questions
+
+
+def _admit(stage: Stage, spec: WorkloadSpec) -> SubmitResult:
+    try:
+        stage.take(stage.tree.submit(spec, stage.now_s))
+    except RayorchError as error:
+        if stage.broken:
+            raise
+        return SubmitResult(spec.id, refusal(error))
+    return SubmitResult(spec.id, ACCEPTED)
+
+
+def _reported(stage: Stage, request: ReportRequest) -> tuple[Event, ...]:
+    return stage.tree.report(request.workload, request.attempt, request.report, stage.now_s)
+
+
+def _still_true(stage: Stage, held: Iterable[ReportRequest]) -> tuple[Event, ...]:
+    """The events of reports that were held back, without those whose attempt is over."""
+    events: list[Event] = []
+    for request in held:
+        try:
+            events += _reported(stage, request)
+        except StalePlanError as error:
+            log.info("a held report came too late: %s", error)
+    return tuple(events)
+
+
+def _matters(event: Event) -> bool:
+    """Whether the controller could do something because of it."""
+    match event:
+        case Reported(report=StepReported() | CheckpointCommitted() | WorkersStarted()):
+            return False
+        case _:
+            return True
+
+
+def _is_restart() -> bool:
+    """Whether Ray has restarted this actor: then its journal exists, or something is very wrong."""
+    if not ray.is_initialized():
+        return False
+    context = ray.get_runtime_context()
+    return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)
+
+
+def start_queue_owner(settings: QueueSettings, **options: Any) -> Any:
+    """The instance's queue owner, created if it does not run; `options` (where it must run) go to Ray."""
+    return QueueActor.options(
+        name=queues_name(settings.instance),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,  # every method may be repeated, and there are no more repeats than restarts
+        **options,
+    ).remote(settings)
