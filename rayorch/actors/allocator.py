@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from rayorch.actors.names import find, inventory_name, poke_controller, queues_name
+from rayorch.actors.names import NAMESPACE, allocator_name, find, inventory_name, queues_name
+from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import (
     create_group,
     group_rows,
@@ -25,7 +27,7 @@ from rayorch.adapters.ray_groups import (
 )
 from rayorch.adapters.ray_nodes import used_by_node
 from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
-from rayorch.core.allocations import Allocations, AllocationChanges
+from rayorch.core.allocations import AllocationChanges, Allocations
 from rayorch.core.errors import ClusterError, StalePlanError
 from rayorch.core.reports import SeatInUse
 from rayorch.core.types import GPU, Allocation, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, group_name
@@ -44,10 +46,12 @@ GROUP_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """`period_s`: time between two comparisons of the books with the world."""
+    """`period_s`: time between two comparisons of the books with the world. `start_deadline_s`: how long groups that
+    were being made when the allocator restarted may still take."""
 
     instance: str = "main"
     period_s: float = 2.0
+    start_deadline_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Reservation:
     deadline_s: float
     inventory_version: int
     grow: bool = False
+    gang: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,14 @@ class GroupsOf:
 class AllocatorShell:
     """Carries out reservations, creations and removals; every method may be repeated."""
 
-    async def __init__(self, settings: AllocatorSettings) -> None:  # noqa: D107 - Ray awaits it
+    async def __init__(self, settings: AllocatorSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         self._settings = settings
-        self._books = Allocations()
+        # Milliseconds since the epoch: above every version of a former incarnation, so no reader's copy seems new.
+        self._books = Allocations(version=int(time.time() * 1000))
         self._nodes: dict[NodeId, NodeSpec] = {}
-        self._nodes_version = 0
+        self._nodes_version = -1
         self._synced = False
+        self._poker = Poker(controller_sender(settings.instance))
         self._threads = ThreadPoolExecutor(GROUP_THREADS, thread_name_prefix="groups")
         self._at_work: dict[tuple[WorkloadId, int, int, str], asyncio.Task[None]] = {}
         self._watch = asyncio.create_task(self._compare_forever())
@@ -104,10 +111,10 @@ class AllocatorShell:
         if not self._synced:
             raise StalePlanError("the allocator is still comparing its books with the world")
         await self._refresh_nodes(request.inventory_version)
-        enter = self._books.grow if request.grow else self._books.reserve
-        return enter(
-            request.workload, request.attempt, request.members, self._nodes, time.time(), request.deadline_s
-        )
+        seats = (request.workload, request.attempt, request.members, tuple(self._nodes.values()), time.time())
+        if request.grow:
+            return self._books.grow(*seats, request.deadline_s)
+        return self._books.reserve(*seats, request.deadline_s, request.gang)
 
     @ray.method
     async def create(self, groups: GroupsOf) -> None:
@@ -147,7 +154,7 @@ class AllocatorShell:
         self._at_work.pop(key, None)
         if not done.cancelled() and done.exception() is not None:
             log.error("%s of group %s failed", key[3], key[:3], exc_info=done.exception())
-        poke_controller(self._settings.instance)
+        self._poker.poke()
 
     def _seats(self, workload: WorkloadId, attempt: int, surplus: int) -> tuple[Member, ...]:
         held = self._books.allocations.get((workload, attempt))
@@ -155,15 +162,17 @@ class AllocatorShell:
         return tuple(sorted(members, key=lambda m: m.bundle_index))
 
     async def _create(self, workload: WorkloadId, attempt: int, surplus: int) -> None:
-        seats = self._seats(workload, attempt, surplus)
-        if not seats or any(seat.phase is not MemberPhase.RESERVED for seat in seats):
-            return
-        self._books.creating(workload, attempt, surplus)
-        name = group_name(self._settings.instance, workload, attempt, surplus)
-        bundles, nodes = tuple(s.bundle for s in seats), tuple(s.node for s in seats)
-        deadline_s = self._books.allocations[workload, attempt].deadline_s
         try:
-            group = create_group(name, bundles, nodes)
+            if not self._books.creating(workload, attempt, surplus):
+                return
+        except StalePlanError as error:
+            log.info("group not made: %s", error)
+            return
+        seats = self._seats(workload, attempt, surplus)
+        deadline_s = self._books.allocations[workload, attempt].deadline_s
+        name = group_name(self._settings.instance, workload, attempt, surplus)
+        try:
+            group = create_group(name, tuple(s.bundle for s in seats), tuple(s.node for s in seats))
             ready = await self._call(group.wait, max(0.1, deadline_s - time.time()))
         except Exception as error:  # noqa: BLE001 - whatever Ray raises, the seats were not got
             self._books.fail(workload, attempt, surplus, f"placement group {name} could not be made: {error}")
@@ -213,11 +222,15 @@ class AllocatorShell:
     # ------------------------------------------------------------ books and world
 
     async def _refresh_nodes(self, version: int) -> None:
-        if self._nodes and self._nodes_version >= version:
+        if self._nodes_version >= version:
             return
         handle = find(inventory_name(self._settings.instance))
         changes = await asyncio.wait_for(handle.changes_since.remote(self._nodes_version), CALL_TIMEOUT_S)
-        changes.apply_to(self._nodes)
+        if changes.full:
+            self._nodes.clear()
+        self._nodes.update({node.id: node for node in changes.nodes})
+        for gone in changes.removed:
+            self._nodes.pop(gone, None)
         self._nodes_version = changes.version
 
     async def _compare_forever(self) -> None:
@@ -233,55 +246,75 @@ class AllocatorShell:
             await asyncio.sleep(pause_s)
 
     async def _compare(self) -> None:
-        """Adopt groups of live attempts, remove those of none, and note groups that have gone."""
+        """Adopt groups of live attempts, remove those of none, and note groups that have come or gone."""
         if not self._synced:
             await self._sync()
             return
-        rows = await self._call(group_rows)
+        rows = await self._call(group_rows, f"rayorch/{self._settings.instance}/")
+        before = self._books.version
         alive = {row["placement_group_id"] for row in rows}
         for (workload, attempt), held in tuple(self._books.allocations.items()):
             for surplus in sorted({m.surplus for m in held.members if m.group_id and m.group_id not in alive}):
-                if (workload, attempt, surplus, "remove") not in self._at_work:
+                if not self._busy(workload, attempt, surplus):
                     self._books.fail(workload, attempt, surplus, "its placement group was removed by somebody else")
-                    poke_controller(self._settings.instance)
-        self._adopt_served(rows)
-
-    def _adopt_served(self, rows: tuple[Any, ...]) -> None:
-        """Enter the groups that Serve's controller made on granted seats."""
         for row in rows:
-            found = parse_group_name(self._settings.instance, row["name"])
-            if found is None or row["state"] != "CREATED":
-                continue
-            workload, attempt, surplus = found
-            seats = self._seats(workload, attempt, surplus)
-            if seats and all(seat.phase is MemberPhase.RESERVED for seat in seats):
-                self._books.ready(workload, attempt, surplus, row["placement_group_id"])
-                poke_controller(self._settings.instance)
+            self._note_created(row)
+        if self._books.version != before:
+            self._poker.poke()
+
+    def _busy(self, workload: WorkloadId, attempt: int, surplus: int) -> bool:
+        return any((workload, attempt, surplus, verb) in self._at_work for verb in ("create", "remove"))
+
+    def _note_created(self, row: Mapping[str, Any]) -> None:
+        """Enter a group that Serve's controller made on a granted seat, or that was being made at our restart."""
+        found = parse_group_name(self._settings.instance, row["name"])
+        if found is None or row["state"] != "CREATED" or self._busy(*found):
+            return
+        workload, attempt, surplus = found
+        seats = self._seats(workload, attempt, surplus)
+        if seats and all(seat.phase in (MemberPhase.RESERVED, MemberPhase.CREATING) for seat in seats):
+            self._books.ready(workload, attempt, surplus, row["placement_group_id"])
 
     async def _sync(self) -> None:
         """Rebuild the books from the world and the journal. Nothing is removed before the queue owner has answered."""
-        records = await asyncio.wait_for(
-            find(queues_name(self._settings.instance)).changes_since.remote(-1), CALL_TIMEOUT_S
-        )
-        groups = tuple(
+        owner = find(queues_name(self._settings.instance))
+        records = await asyncio.wait_for(owner.changes_since.remote(0), CALL_TIMEOUT_S)
+        rows = await self._call(group_rows, f"rayorch/{self._settings.instance}/")
+        groups = [
             WorldGroup(
                 name=row["name"],
                 group_id=row["placement_group_id"],
-                ready=row["state"] in ("CREATED", "RESCHEDULING"),
-                nodes=tuple(NodeId(node) for node, _ in row_bundles(row)),
-                bundles=tuple(bundle for _, bundle in row_bundles(row)),
+                bundles=tuple((NodeId(node), bundle) for node, bundle in row_bundles(row)),
+                created=row["state"] in ("CREATED", "RESCHEDULING"),
             )
-            for row in await self._call(group_rows, f"rayorch/{self._settings.instance}/")
-        )
-        adopted, orphans = adopt_world(self._settings.instance, groups, records, time.time())
-        for allocation in adopted:
+            for row in rows
+        ]
+        now_s = time.time()
+        workloads = {workload.id: workload for workload in records.workloads}
+        deadline_s = now_s + self._settings.start_deadline_s
+        adoption = adopt_world(groups, workloads, self._settings.instance, now_s, deadline_s)
+        for allocation in adoption.adopt:
             self._books.adopt(allocation)
-        for group in orphans:
-            log.warning("removing group %s: it belongs to no live attempt", group.name)
-            remove_group(group.group_id)
+        for group_id in adoption.remove:
+            log.warning("removing group %s: it belongs to no live attempt", group_id)
+            remove_group(group_id)
         self._synced = True
-        log.info("books in step with the world: %d adopted, %d removed", len(adopted), len(orphans))
-        poke_controller(self._settings.instance)
+        log.info("books in step with the world: %d adopted, %d removed", len(adoption.adopt), len(adoption.remove))
+        self._poker.poke()
 
 
 GangAllocator = ray.remote(AllocatorShell)
+
+
+def start_allocator(settings: AllocatorSettings, **options: Any) -> Any:
+    """The instance's allocator, created if it does not run; `options` (where it must run) go to Ray."""
+    return GangAllocator.options(
+        name=allocator_name(settings.instance),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,  # every method may be repeated
+        **options,
+    ).remote(settings)

@@ -6,16 +6,19 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 
-from rayorch.actors.names import poke_controller
+from rayorch.actors.names import NAMESPACE, inventory_name
+from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import group_rows, held_by_node
 from rayorch.adapters.ray_nodes import drain_node, foreign_holders, observe_nodes, used_by_node
+from rayorch.core.admission import NodeShape
 from rayorch.core.errors import ClusterError
 from rayorch.core.events import NodeCordoned
 from rayorch.core.inventory import Inventory, InventoryChanges
-from rayorch.core.types import GPU, NodeId, NodeSpec, Resources
+from rayorch.core.types import GPU, NodeHealth, NodeId, NodeSpec, Resources
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +47,13 @@ class _Sight:
 class InventoryShell:
     """Observes Ray's nodes in a period, and answers with dated copies."""
 
-    async def __init__(self, settings: InventorySettings) -> None:  # noqa: D107 - Ray awaits it
+    async def __init__(self, settings: InventorySettings) -> None:  # type: ignore[misc]  # Ray awaits it
         self._settings = settings
-        self._inventory = Inventory()
+        # Milliseconds since the epoch: above every version of a former incarnation, so no reader's copy seems new.
+        self._inventory = Inventory(version=int(time.time() * 1000))
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._holders_asked_s = 0.0
+        self._poker = Poker(controller_sender(settings.instance))
         self._observed = asyncio.Event()
         self._watch = asyncio.create_task(self._observe_forever())
 
@@ -63,7 +68,7 @@ class InventoryShell:
             except Exception:
                 log.exception("observing the nodes failed")
             if self._inventory.version != before:
-                poke_controller(self._settings.instance)
+                self._poker.poke()
             await asyncio.sleep(self._settings.period_s)
 
     def _look(self) -> _Sight:
@@ -75,9 +80,8 @@ class InventoryShell:
         now_s = time.time()
         for node in self._inventory.observe(sight.nodes, now_s):
             log.warning("node %s is lost", node)
-        foreign = frozenset(
-            node.id for node in self._inventory.nodes.values() if node.foreign.units(GPU) and node.health.value != "lost"
-        )
+        nodes = self._inventory.nodes.values()
+        foreign = frozenset(n.id for n in nodes if n.foreign.units(GPU) and n.health is not NodeHealth.LOST)
         if foreign and now_s - self._holders_asked_s > HOLDERS_PERIOD_S:
             self._holders_asked_s = now_s
             self._holders = foreign_holders(foreign)
@@ -115,9 +119,28 @@ class InventoryShell:
         await asyncio.to_thread(drain_node, *request)
 
     @ray.method
+    async def shapes(self) -> tuple[NodeShape, ...]:
+        """Sizes of nodes, and how many there were at most: what a workload may hope for."""
+        return self._inventory.shapes()
+
+    @ray.method
     async def ping(self) -> int:
         """The version, as a sign of life."""
         return self._inventory.version
 
 
 NodeInventory = ray.remote(InventoryShell)
+
+
+def start_inventory(settings: InventorySettings, **options: Any) -> Any:
+    """The instance's inventory, created if it does not run; `options` (where it must run) go to Ray."""
+    return NodeInventory.options(
+        name=inventory_name(settings.instance),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,  # every method may be repeated
+        **options,
+    ).remote(settings)

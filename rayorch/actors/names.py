@@ -78,10 +78,3 @@ def find_or_none(name: str) -> Any:
         return ray.get_actor(name, namespace=NAMESPACE)
     except ValueError:
         return None
-
-
-def poke_controller(instance: str) -> None:
-    """Tell the controller that something changed. Losing this only costs it its idle period."""
-    handle = find_or_none(controller_name(instance))
-    if handle is not None:
-        handle.poke.remote()

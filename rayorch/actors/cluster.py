@@ -1,0 +1,271 @@
+"""RayCluster: the port between deciding and acting, over the owners' actors.
+
+It keeps a dated copy of each owner's facts and fetches only what changed. Every decision goes first to the owner
+that must agree with it; one that is refused was made on old facts and is planned again in the next turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import ray
+
+from rayorch.actors.allocator import GroupsOf, Reservation
+from rayorch.actors.names import allocator_name, find, inventory_name, queues_name
+from rayorch.adapters.ray_demand import ensure_coordinator
+from rayorch.core.allocations import gang_of
+from rayorch.core.cluster import Outcome
+from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
+from rayorch.core.errors import ClusterError, RayorchError
+from rayorch.core.events import NodeCordoned
+from rayorch.core.policy import Profile
+from rayorch.core.queues import QueueChanges
+from rayorch.core.requests import CordonRequest, Reply, ResizeRequest, StartRequest
+from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.types import (
+    Allocation,
+    Kind,
+    MemberPhase,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    Workload,
+    WorkloadId,
+)
+
+log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S = 30.0
+"""How long an owner may take to answer. It may be restarting: Ray repeats the call when it is back."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class RayCluster:
+    """Implements `core.cluster.Cluster`. Used by one thread at a time."""
+
+    def __init__(self, instance: str, profile: Profile) -> None:
+        self._instance = instance
+        self._profile = profile
+        self._queues: Any = None
+        self._inventory: Any = None
+        self._allocator: Any = None
+        self._coordinator: Any = None
+        self._sent_demand: tuple[GangDemand, ...] | None = None
+        self._versions = Versions(0, -1, -1)
+        self.queue_specs: dict[QueueId, QueueSpec] = {}
+        self.workloads: dict[WorkloadId, Workload] = {}
+        self.nodes: dict[NodeId, NodeSpec] = {}
+        self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
+        self._cordons: dict[NodeId, NodeCordoned] = {}
+        self._pushed_cordons: dict[NodeId, NodeCordoned] | None = None
+        self._pushed_shapes: int = -1
+
+    # ------------------------------------------------------------ seeing
+
+    def connect(self) -> None:
+        """Find the owners. ClusterError while one is missing."""
+        self._queues = find(queues_name(self._instance))
+        self._inventory = find(inventory_name(self._instance))
+        self._allocator = find(allocator_name(self._instance))
+        self._coordinator = ensure_coordinator()
+
+    @property
+    def queues(self) -> Any:
+        """The queue owner's handle."""
+        return self._queues
+
+    @property
+    def allocator(self) -> Any:
+        """The allocator's handle."""
+        return self._allocator
+
+    @property
+    def inventory(self) -> Any:
+        """The inventory's handle."""
+        return self._inventory
+
+    def snapshot(self) -> Snapshot:
+        """Fetch what changed from each owner and join it."""
+        changed, observed, (booked, synced) = _answers(
+            [
+                self._queues.changes_since.remote(self._versions.queues),
+                self._inventory.changes_since.remote(self._versions.inventory),
+                self._allocator.changes_since.remote(self._versions.allocations),
+            ]
+        )
+        self._take_queues(changed)
+        _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
+        _merge(self.allocations, booked.full, {(a.workload, a.attempt): a for a in booked.allocations}, booked.removed)
+        self._versions = Versions(changed.version, observed.version, booked.version)
+        self._keep_owners_informed()
+        return Snapshot(
+            versions=self._versions,
+            now_s=time.time(),
+            queues=tuple(sorted(self.queue_specs.values(), key=lambda q: q.id)),
+            workloads=tuple(sorted(self.workloads.values(), key=lambda w: w.id)),
+            nodes=tuple(sorted(self.nodes.values(), key=lambda n: n.id)),
+            allocations=tuple(sorted(self.allocations.values(), key=lambda a: (a.workload, a.attempt))),
+            synced=synced,
+        )
+
+    def _take_queues(self, changed: QueueChanges) -> None:
+        self.queue_specs = {spec.id: spec for spec in changed.queues}
+        self._cordons = {cordon.node: cordon for cordon in changed.cordons}
+        if changed.full:
+            self.workloads.clear()
+        for workload in changed.workloads:
+            if workload.state.terminal:
+                self.workloads.pop(workload.id, None)
+            else:
+                self.workloads[workload.id] = workload
+
+    def _keep_owners_informed(self) -> None:
+        """Pass copies on: cordons to the inventory, what could ever be had to the queue owner's door."""
+        if self._pushed_cordons != self._cordons:
+            self._inventory.set_cordons.remote(tuple(self._cordons.values()))
+            self._pushed_cordons = dict(self._cordons)
+        if self._pushed_shapes != self._versions.inventory:
+            shapes = _answers([self._inventory.shapes.remote()])[0]
+            self._queues.set_capacity.remote(shapes)
+            self._pushed_shapes = self._versions.inventory
+        held_nodes = {m.node for allocation in self.allocations.values() for m in allocation.members}
+        gone = tuple(n.id for n in self.nodes.values() if n.health is NodeHealth.LOST and n.id not in held_nodes)
+        if gone:
+            self._inventory.forget.remote(gone)
+
+    # ------------------------------------------------------------ acting
+
+    def commit(self, plan: Plan) -> tuple[Outcome, ...]:
+        """Commit the plan's decisions: what frees room first, then starts, all of one kind in one round of calls."""
+        outcomes: dict[int, Outcome] = {}
+        starts: list[tuple[int, Start]] = []
+        for index, decision in enumerate(plan.decisions):
+            match decision:
+                case Start():
+                    starts.append((index, decision))
+                case Stop():
+                    outcomes[index] = _outcome(decision, self._reply(self._queues.commit_stop, decision))
+                case Resize():
+                    outcomes[index] = self._resize(decision)
+                case Scale():
+                    outcomes[index] = self._demand(decision)
+                case Cordon():
+                    request = CordonRequest(decision.node, decision.reason)
+                    outcomes[index] = _outcome(decision, self._reply(self._queues.cordon, request))
+                case Reserve():
+                    outcomes[index] = Outcome(decision, True)  # a promise within the plan; nothing to carry out
+        outcomes.update(self._start(starts, plan.versions))
+        return tuple(outcomes[index] for index in sorted(outcomes))
+
+    def _reply(self, method: Any, request: object) -> Reply:
+        reply: Reply = _answers([method.remote(request)])[0]
+        return reply
+
+    def _start(self, starts: list[tuple[int, Start]], versions: Versions) -> dict[int, Outcome]:
+        """Reserve, then commit, then begin to make the groups. What is refused gives its reservation back."""
+        outcomes: dict[int, Outcome] = {}
+        deadline_s = time.time() + self._profile.start_deadline_s
+        reserved: list[tuple[int, Start]] = []
+        requests = [self._reservation(start, deadline_s) for _, start in starts]
+        for (index, start), answer in zip(
+            starts, _answers_or_errors([self._allocator.reserve.remote(r) for r in requests]), strict=True
+        ):
+            if isinstance(answer, RayorchError):
+                outcomes[index] = Outcome(start, False, str(answer))
+            else:
+                reserved.append((index, start))
+        replies = _answers([self._queues.commit_start.remote(StartRequest(s, versions)) for _, s in reserved])
+        for (index, start), reply in zip(reserved, replies, strict=True):
+            outcomes[index] = _outcome(start, reply)
+            groups = GroupsOf(start.workload, start.attempt, tuple(sorted({m.surplus for m in start.members})))
+            if not reply.accepted:
+                self._allocator.remove.remote(groups)
+            elif self.workloads[start.workload].spec.kind is not Kind.SERVE:  # Serve makes its replicas' groups
+                self._allocator.create.remote(groups)
+        return outcomes
+
+    def _reservation(self, start: Start, deadline_s: float) -> Reservation:
+        gang = gang_of(self.workloads[start.workload].spec, start.members)
+        return Reservation(
+            start.workload, start.attempt, start.members, deadline_s, self._versions.inventory, gang=gang
+        )
+
+    def _resize(self, resize: Resize) -> Outcome:
+        """Shrink: committed, then the seats are marked as leaving. Growth: reserved, committed, then made."""
+        held = self.allocations.get((resize.workload, resize.attempt))
+        if held is None:
+            return Outcome(resize, False, "it holds nothing")
+        staying = tuple(m for m in held.members if m.surplus not in resize.remove)
+        staying = tuple(m for m in staying if m.phase is not MemberPhase.RELEASING)
+        if resize.add:
+            deadline_s = time.time() + self._profile.start_deadline_s
+            request = Reservation(
+                resize.workload, resize.attempt, resize.add, deadline_s, self._versions.inventory, grow=True
+            )
+            answer = _answers_or_errors([self._allocator.reserve.remote(request)])[0]
+            if isinstance(answer, RayorchError):
+                return Outcome(resize, False, str(answer))
+        reply = self._reply(self._queues.commit_resize, ResizeRequest(resize, (*staying, *resize.add)))
+        added = GroupsOf(resize.workload, resize.attempt, tuple(m.surplus for m in resize.add))
+        if not reply.accepted:
+            if resize.add:
+                self._allocator.remove.remote(added)
+            return _outcome(resize, reply)
+        if resize.remove:
+            self._allocator.release.remote(GroupsOf(resize.workload, resize.attempt, resize.remove))
+        if resize.add and self.workloads[resize.workload].spec.kind is not Kind.SERVE:
+            self._allocator.create.remote(added)
+        return _outcome(resize, reply)
+
+    def _demand(self, scale: Scale) -> Outcome:
+        """Tell Ray's autoscaler about whole gangs, held and wanted, if that has changed."""
+        gangs = (*scale.held, *scale.wanted)
+        if gangs != self._sent_demand:
+            bundles = [bundle.to_floats() for gang in gangs for bundle in gang.bundles]
+            try:
+                _answers([self._coordinator.set_gang_demand.remote(bundles, [{} for _ in bundles])])
+            except ClusterError as error:
+                return Outcome(scale, False, str(error))
+            self._sent_demand = gangs
+        return Outcome(scale, True)
+
+
+def _outcome(decision: Decision, reply: Reply) -> Outcome:
+    return Outcome(decision, reply.accepted, reply.message)
+
+
+def _merge(copy: dict[K, V], full: bool, changed: Mapping[K, V], removed: Iterable[K]) -> None:
+    """Bring a dated copy up to date."""
+    if full:
+        copy.clear()
+    copy.update(changed)
+    for key in removed:
+        copy.pop(key, None)
+
+
+def _answers(calls: list[Any]) -> list[Any]:
+    """What several calls answer. ClusterError when an owner can't be reached in time."""
+    try:
+        return list(ray.get(calls, timeout=CALL_TIMEOUT_S))
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+        raise ClusterError(f"an owner does not answer: {error}") from error
+
+
+def _answers_or_errors(calls: list[Any]) -> list[Any]:
+    """The same, with a refusal (StalePlanError …) as a value in its place."""
+    out: list[Any] = []
+    for call in calls:
+        try:
+            out.extend(_answers([call]))
+        except RayorchError as error:
+            if isinstance(error, ClusterError):
+                raise
+            out.append(error)
+    return out

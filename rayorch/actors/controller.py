@@ -1,0 +1,235 @@
+"""The actor that runs the loop: see, decide, commit, reconcile. It holds nothing that it can't fetch again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from rayorch.actors.cluster import RayCluster
+from rayorch.actors.execution import Executor
+from rayorch.actors.names import NAMESPACE, controller_name
+from rayorch.actors.runner import RunnerSettings
+from rayorch.actors.views import Turn, explain_view, overview
+from rayorch.core.cluster import Outcome
+from rayorch.core.decisions import Plan, Reserve, Scale, Wait, WaitReason
+from rayorch.core.errors import ClusterError
+from rayorch.core.planner import plan
+from rayorch.core.policy import Profile
+from rayorch.core.reconcile import reconcile
+from rayorch.core.runners import RunnerPhase, RunnerView
+from rayorch.core.types import State, WorkloadId
+from rayorch.core.views import ExplainView, Overview
+
+log = logging.getLogger(__name__)
+
+ERROR_PAUSE_S = 0.5
+MIN_PAUSE_S = 0.005
+"""Least time between two turns, so that a burst of pokes becomes one turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """`profile`: the policies in force. `period_s`: longest time between two turns when nothing happens (leases and
+    deadlines are looked at then). `runner`: what every runner is told."""
+
+    profile: Profile
+    runner: RunnerSettings
+    instance: str = "main"
+    period_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatus:
+    """`first_decision_s`: when this incarnation first committed something [s since the epoch], None before."""
+
+    turns: int
+    started_s: float
+    first_turn_s: float | None
+    first_decision_s: float | None
+    last_took_s: float
+    synced: bool
+    last_error: str
+
+
+class ControllerShell:
+    """The loop, and the views of its last turn."""
+
+    async def __init__(self, settings: ControllerSettings) -> None:  # type: ignore[misc]  # Ray awaits it
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._cluster = RayCluster(settings.instance, settings.profile)
+        self._executor = Executor(settings.runner, self._cluster, self._loop, self._runner_seen)
+        self._runners: dict[tuple[WorkloadId, int], RunnerView] = {}
+        self._poked = asyncio.Event()
+        self._turn: Turn | None = None
+        self._started_s = time.time()
+        self._first_turn_s: float | None = None
+        self._first_decision_s: float | None = None
+        self._last_error = "starting"
+        self._work = asyncio.create_task(self._run())
+
+    # ------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        while not await self._connected():
+            await asyncio.sleep(ERROR_PAUSE_S)
+        while True:
+            self._poked.clear()
+            try:
+                again = await asyncio.to_thread(self._one_turn)
+                self._last_error = ""
+            except ClusterError as error:
+                again = False
+                self._note_error(str(error))
+                await asyncio.sleep(ERROR_PAUSE_S)
+            except Exception as error:
+                again = False
+                self._note_error(f"{type(error).__name__}: {error}")
+                log.exception("a turn of the loop failed")
+                await asyncio.sleep(ERROR_PAUSE_S)
+            if again:
+                self._poked.set()
+            await asyncio.sleep(MIN_PAUSE_S)
+            try:
+                await asyncio.wait_for(self._poked.wait(), self._settings.period_s)
+            except TimeoutError:
+                continue
+
+    async def _connected(self) -> bool:
+        try:
+            await asyncio.to_thread(self._cluster.connect)
+            for view in await asyncio.to_thread(self._executor.find_runners):
+                self._runner_seen(view)
+        except (ClusterError, ray.exceptions.RayError) as error:
+            self._note_error(str(error))
+            return False
+        return True
+
+    def _note_error(self, text: str) -> None:
+        if text != self._last_error:
+            log.warning("turn failed: %s", text)
+        self._last_error = text
+
+    def _one_turn(self) -> bool:
+        """See, decide, commit, reconcile. True when something was done, whose effect is worth another look."""
+        began_s = time.monotonic()
+        snapshot = self._cluster.snapshot()
+        decided = plan(snapshot, self._settings.profile)
+        outcomes = self._cluster.commit(decided)
+        actions = reconcile(snapshot, dict(self._runners), self._settings.profile)
+        self._executor.carry_out(actions)
+        for outcome in outcomes:
+            if not isinstance(outcome.decision, Scale | Reserve):
+                log.info("%s: %s %s", "committed" if outcome.committed else "refused", outcome.decision, outcome.reason)
+        ended_s = time.time()
+        acted = [o for o in outcomes if o.committed and not isinstance(o.decision, Scale | Reserve)]
+        self._first_turn_s = self._first_turn_s or ended_s
+        if acted:
+            self._first_decision_s = self._first_decision_s or ended_s
+        number = self._turn.number + 1 if self._turn else 1
+        shown = _with_stale(decided, outcomes)
+        self._turn = Turn(number, snapshot, shown, outcomes, ended_s, time.monotonic() - began_s)
+        self._forget_ended_runners()
+        return bool(acted or actions)
+
+    def _forget_ended_runners(self) -> None:
+        """An attempt that is over needs its runner's answer no more."""
+        for key, view in tuple(self._runners.items()):
+            workload = self._cluster.workloads.get(key[0])
+            over = workload is None or workload.attempt != key[1] or workload.state is State.PENDING
+            if over and not view.phase.alive:
+                self._executor.dispose(key)
+                self._runners.pop(key, None)
+
+    # ------------------------------------------------------------ what others tell it
+
+    @ray.method
+    async def poke(self) -> None:
+        """Something changed: take a turn now."""
+        self._poked.set()
+
+    @ray.method
+    async def runner_changed(self, view: RunnerView) -> None:
+        """A runner says how it is."""
+        self._take_runner(view)
+
+    def _runner_seen(self, view: RunnerView) -> None:
+        """The same, from any thread."""
+        self._loop.call_soon_threadsafe(self._take_runner, view)
+
+    def _take_runner(self, view: RunnerView) -> None:
+        known = self._runners.get((view.workload, view.attempt))
+        # A death that we cause or notice after the goodbye is no news; neither is "starting" after anything else.
+        if known is not None and known.phase is RunnerPhase.ENDED and view.phase is RunnerPhase.GONE:
+            return
+        if known is not None and view.phase is RunnerPhase.STARTING and view.grant is None:
+            return
+        self._runners[view.workload, view.attempt] = view
+        self._poked.set()
+
+    # ------------------------------------------------------------ what it shows
+
+    @ray.method
+    async def explain(self, workload: WorkloadId) -> ExplainView | None:
+        """Why a workload is where it is, by the last turn; None when it is not among those that have not ended."""
+        return None if self._turn is None else explain_view(workload, self._turn)
+
+    @ray.method
+    async def overview(self) -> Overview:
+        """Queues, nodes and workloads by the last turn."""
+        return overview(self._settings.instance, self._turn, self._last_error)
+
+    @ray.method
+    async def last_turn(self) -> Turn | None:
+        """Snapshot, plan and outcomes of the last turn, to save and replay."""
+        return self._turn
+
+    @ray.method
+    async def status(self) -> ControllerStatus:
+        """How the loop is doing."""
+        return ControllerStatus(
+            turns=self._turn.number if self._turn else 0,
+            started_s=self._started_s,
+            first_turn_s=self._first_turn_s,
+            first_decision_s=self._first_decision_s,
+            last_took_s=self._turn.took_s if self._turn else 0.0,
+            synced=self._turn is not None and self._turn.snapshot.synced,
+            last_error=self._last_error,
+        )
+
+    @ray.method
+    async def ping(self) -> int:
+        """Turns taken, as a sign of life."""
+        return self._turn.number if self._turn else 0
+
+
+def _with_stale(decided: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
+    """The plan with a reason for each workload whose start was refused at the commit."""
+    waits: dict[Any, tuple[Wait, ...]] = dict(decided.waits)
+    for outcome in outcomes:
+        if not outcome.committed and hasattr(outcome.decision, "workload"):
+            stale = Wait(WaitReason.STALE, f"decided, but refused: {outcome.reason}", unblocks="it is planned again")
+            waits[outcome.decision.workload] = (*waits.get(outcome.decision.workload, ()), stale)
+    return replace(decided, waits=waits)
+
+
+Controller = ray.remote(ControllerShell)
+
+
+def start_controller(settings: ControllerSettings, **options: Any) -> Any:
+    """The instance's controller, created if it does not run; `options` (where it must run) go to Ray."""
+    return Controller.options(
+        name=controller_name(settings.instance),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,  # every method may be repeated
+        **options,
+    ).remote(settings)

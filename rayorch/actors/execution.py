@@ -1,0 +1,172 @@
+"""Carries out what `core.reconcile` says, by calls to the owners and runners. Decides nothing.
+
+Calls are sent without waiting for each: every action is computed anew until its effect shows, so one that was lost
+is sent again in a later turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, assert_never
+
+import ray
+
+from rayorch.actors.allocator import GroupsOf
+from rayorch.actors.cluster import RayCluster
+from rayorch.actors.names import NAMESPACE, attempt_of_runner, find_or_none, runner_name
+from rayorch.actors.runner import RunnerSettings, failed_start, start_runner
+from rayorch.core import reconcile as act
+from rayorch.core.requests import AttemptRef, ResizeRequest
+from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 60.0
+"""A death watch is a long poll on the runner; it is renewed after this time."""
+NEVER = 2**62
+"""A grant version that no runner reaches: the poll ends only by its time or by the runner's death."""
+FIND_TIMEOUT_S = 10.0
+
+
+class Executor:
+    """Used by the controller's thread; `seen` takes runner views from any thread."""
+
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        cluster: RayCluster,
+        loop: asyncio.AbstractEventLoop,
+        seen: Callable[[RunnerView], None],
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._loop = loop
+        self._seen = seen
+        self._handles: dict[RunnerKey, Any] = {}
+        self._watches: set[asyncio.Task[None]] = set()
+
+    def carry_out(self, actions: tuple[act.Action, ...]) -> None:
+        """Send each action to whom it concerns."""
+        for action in actions:
+            log.info("%s", action)
+            self._one(action)
+
+    def _one(self, action: act.Action) -> None:
+        queues, allocator = self._cluster.queues, self._cluster.allocator
+        match action:
+            case act.CreateGroups():
+                allocator.create.remote(GroupsOf(action.workload, action.attempt, action.surpluses))
+            case act.RemoveGroups():
+                allocator.remove.remote(GroupsOf(action.workload, action.attempt, action.surpluses))
+            case act.DropReservation():
+                held = self._cluster.allocations.get((action.workload, action.attempt))
+                numbers = tuple(sorted({m.surplus for m in held.members})) if held else ()
+                allocator.remove.remote(GroupsOf(action.workload, action.attempt, numbers))
+            case act.MarkReleasing():
+                allocator.release.remote(GroupsOf(action.workload, action.attempt, action.surpluses))
+            case act.Rebind():
+                allocator.rebind.remote((action.workload, action.attempt, action.in_use))
+            case act.Reseat():
+                queues.commit_resize.remote(ResizeRequest(action.resize, action.members))
+            case act.StartRunner():
+                self._start(action)
+            case act.UpdateRunner():
+                self._update(action)
+            case act.KillRunner():
+                self._kill((action.workload, action.attempt), action.reason)
+            case act.MarkReady():
+                queues.ready.remote(AttemptRef(action.workload, action.attempt))
+            case act.EndAttempt():
+                queues.end_attempt.remote(action.event)
+            case act.BlockNodes():
+                self._cluster.inventory.block.remote((action.nodes, action.until_s, action.reason))
+            case _:
+                assert_never(action)
+
+    # ------------------------------------------------------------ runners
+
+    def _start(self, action: act.StartRunner) -> None:
+        key = (action.workload, action.attempt)
+        handle = start_runner(self._settings, self._cluster.workloads[action.workload], action.grant)
+        self._handles[key] = handle
+        self._seen(RunnerView(*key, RunnerPhase.STARTING))
+        self._watch(key, handle)
+
+    def _update(self, action: act.UpdateRunner) -> None:
+        handle = self._handle((action.workload, action.attempt))
+        if handle is not None:
+            handle.update.remote(action.grant)
+
+    def _kill(self, key: RunnerKey, reason: str) -> None:
+        """End a runner; its child processes die with it."""
+        handle = self._handle(key)
+        if handle is None:
+            self._seen(RunnerView(*key, RunnerPhase.GONE, message=reason, ended_s=time.time()))
+            return
+        log.info("ending runner %s: %s", key, reason)
+        ray.kill(handle)
+
+    def _handle(self, key: RunnerKey) -> Any:
+        if key not in self._handles:
+            handle = find_or_none(runner_name(self._settings.instance, *key))
+            if handle is None:
+                return None
+            self._handles[key] = handle
+        return self._handles[key]
+
+    def dispose(self, key: RunnerKey) -> None:
+        """Let go of the runner of an attempt that is over."""
+        handle = self._handles.pop(key, None)
+        if handle is not None:
+            ray.kill(handle)
+
+    def find_runners(self) -> tuple[RunnerView, ...]:
+        """Every runner of this instance that exists, as it answers: what a restarted controller begins with."""
+        named = ray.util.list_named_actors(all_namespaces=True)
+        names = [row["name"] for row in named if row["namespace"] == NAMESPACE]
+        views: list[RunnerView] = []
+        for name in sorted(n for n in names if attempt_of_runner(self._settings.instance, n)):
+            key = attempt_of_runner(self._settings.instance, name)
+            handle = find_or_none(name)
+            if key is None or handle is None:
+                continue
+            self._handles[key] = handle
+            try:
+                views.append(ray.get(handle.status.remote(), timeout=FIND_TIMEOUT_S))
+            except ray.exceptions.GetTimeoutError:  # it is still starting: its actor waits for a process
+                views.append(RunnerView(*key, RunnerPhase.STARTING))
+            except ray.exceptions.RayActorError as error:
+                views.append(RunnerView(*key, RunnerPhase.GONE, message=str(error), ended_s=time.time()))
+                continue
+            self._watch(key, handle)
+        return tuple(views)
+
+    def _watch(self, key: RunnerKey, handle: Any) -> None:
+        """Notice a runner's death when it happens."""
+
+        def begin() -> None:
+            task = self._loop.create_task(self._until_gone(key, handle))
+            self._watches.add(task)
+            task.add_done_callback(self._watches.discard)
+
+        self._loop.call_soon_threadsafe(begin)
+
+    async def _until_gone(self, key: RunnerKey, handle: Any) -> None:
+        while True:
+            try:
+                await handle.grant.remote(NEVER, WATCH_S)
+            except ray.exceptions.RayTaskError as error:  # an environment that can't be set up is one of these
+                self._gone(key, error)
+                return
+            except ray.exceptions.RayActorError as error:
+                self._gone(key, error)
+                return
+
+    def _gone(self, key: RunnerKey, error: Exception) -> None:
+        """The runner died: of a fault of the work's own, or we don't know of what."""
+        view = failed_start(*key, error) or RunnerView(*key, RunnerPhase.GONE, message=str(error))
+        self._seen(replace(view, ended_s=time.time()))

@@ -1,0 +1,152 @@
+"""What the controller shows of its last turn. Reads only; decides nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rayorch.core.cluster import Outcome
+from rayorch.core.decisions import Plan, Wait, WaitReason
+from rayorch.core.quota import Quota
+from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.types import (
+    GPU,
+    UNIT,
+    Allocation,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    Resources,
+    State,
+    Workload,
+    WorkloadId,
+    total,
+)
+from rayorch.core.views import DeviceHolder, ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
+
+JUST_ACCEPTED = (Wait(WaitReason.PLANNING, "accepted a moment ago, not yet looked at", unblocks="the next turn"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one turn of the loop saw and did. `ended_s` is a time since the epoch, `took_s` a length."""
+
+    number: int
+    snapshot: Snapshot
+    plan: Plan
+    outcomes: tuple[Outcome, ...]
+    ended_s: float
+    took_s: float
+
+
+def explain_view(workload_id: WorkloadId, turn: Turn) -> ExplainView | None:
+    """Why a workload is where it is; None when the turn did not see it."""
+    workload = next((w for w in turn.snapshot.workloads if w.id == workload_id), None)
+    if workload is None:
+        return None
+    row = _workload_row(workload, turn, _current_allocations(turn.snapshot))
+    queues = {queue.spec.id: queue for queue in queue_rows(turn.snapshot)}
+    return ExplainView(
+        workload=workload,
+        position=row.position,
+        waits=row.waits,
+        estimate_s=row.estimate_s,
+        held=row.held,
+        cycle=turn.number,
+        evaluated_s=turn.ended_s,
+        queue=queues.get(workload.spec.queue),
+    )
+
+
+def overview(instance: str, turn: Turn | None, warning: str) -> Overview:
+    """Everything on one page."""
+    warnings = (warning,) if warning else ()
+    if turn is None:
+        return Overview(time.time(), instance, 0, 0.0, 0.0, Versions(), synced=False, warnings=warnings)
+    snapshot = turn.snapshot
+    held = _current_allocations(snapshot)
+    return Overview(
+        now_s=time.time(),
+        instance=instance,
+        cycle=turn.number,
+        last_cycle_s=turn.ended_s,
+        cycle_took_s=turn.took_s,
+        versions=snapshot.versions,
+        queues=queue_rows(snapshot),
+        nodes=tuple(_node_row(node, snapshot.allocations) for node in snapshot.nodes),
+        workloads=tuple(_workload_row(workload, turn, held) for workload in snapshot.workloads),
+        synced=snapshot.synced,
+        warnings=warnings,
+    )
+
+
+def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
+    """Every queue with what its subtree holds, waits for and lends."""
+    spec_of = {workload.id: workload.spec for workload in snapshot.workloads}
+    usage: dict[QueueId, Resources] = {}
+    for allocation in snapshot.allocations:
+        spec = spec_of.get(allocation.workload)
+        if spec is not None:
+            usage[spec.queue] = usage.get(spec.queue, Resources()) + allocation.held
+    quota = Quota.of(snapshot.queues, usage)
+    used = {queue.id: quota.used(queue.id) for queue in snapshot.queues}
+    return tuple(_queue_row(queue, used, snapshot) for queue in snapshot.queues)
+
+
+def _queue_row(queue: QueueSpec, used: Mapping[QueueId, Resources], snapshot: Snapshot) -> QueueRow:
+    mine = used[queue.id]
+    ours = [w for w in snapshot.workloads if w.spec.queue == queue.id or w.spec.queue.startswith(f"{queue.id}/")]
+    pending = [w for w in ours if w.state is State.PENDING]
+    borrowed_by_siblings = total(
+        _beyond(used[other.id], other.deserved)
+        for other in snapshot.queues
+        if other.parent == queue.parent and other.id != queue.id
+    )
+    idle = (queue.deserved - mine).floor_zero()
+    lent = Resources.of_units({name: min(n, borrowed_by_siblings.units(name)) for name, n in idle})
+    return QueueRow(
+        spec=queue,
+        used=mine,
+        borrowed=_beyond(mine, queue.deserved),
+        lent=lent,
+        pending=len(pending),
+        running=len(ours) - len(pending),
+        oldest_pending_s=max((snapshot.now_s - w.submitted_s for w in pending), default=None),
+    )
+
+
+def _beyond(used: Resources, deserved: Resources) -> Resources:
+    """What is used beyond deserved, of the resources that deserved names."""
+    return Resources.of_units({name: max(0, used.units(name) - n) for name, n in deserved})
+
+
+def _node_row(node: NodeSpec, allocations: tuple[Allocation, ...]) -> NodeRow:
+    here = [(a, m) for a in allocations for m in a.members if m.node == node.id]
+    holders: list[DeviceHolder] = []
+    for allocation, member in here:
+        units = member.bundle.units(GPU)
+        share = UNIT if units >= UNIT else units
+        holders += [
+            DeviceHolder(device, allocation.workload, allocation.attempt, member.role, share)
+            for device in member.devices
+        ]
+    used = total(member.bundle for _, member in here)
+    return NodeRow(node, used, tuple(sorted(holders, key=lambda h: (h.device, h.workload))))
+
+
+def _workload_row(workload: Workload, turn: Turn, held: Mapping[tuple[WorkloadId, int], Allocation]) -> WorkloadRow:
+    waits = turn.plan.waits.get(workload.id, ())
+    if workload.state is State.PENDING and not waits:
+        waits = JUST_ACCEPTED
+    return WorkloadRow(
+        workload=workload,
+        position=turn.plan.positions.get(workload.id),
+        waits=waits,
+        estimate_s=turn.plan.estimates.get(workload.id),
+        held=held.get((workload.id, workload.attempt)),
+    )
+
+
+def _current_allocations(snapshot: Snapshot) -> dict[tuple[WorkloadId, int], Allocation]:
+    return {(a.workload, a.attempt): a for a in snapshot.allocations}

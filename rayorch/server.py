@@ -1,0 +1,230 @@
+"""One process that runs rayorch on a Ray cluster: the owners, the gateway and, with `--emulate`, the cluster itself.
+
+    python -m rayorch.server --emulate 4x8 --racks 2      a cluster of its own on this machine
+    python -m rayorch.server --address auto               the cluster that runs here
+
+`rayorch up` starts it in the background and waits for its state file; `rayorch down` ends it by SIGTERM. The owners
+are detached actors: when a server that attached to a cluster dies, they go on, and a new server finds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+import ray
+from ray import serve
+
+from rayorch.actors.names import NAMESPACE
+from rayorch.actors.start import InstanceSettings, start_instance, stop_instance
+from rayorch.adapters.ray_emulation import EmulatedCluster, EmulationSpec
+from rayorch.adapters.ray_serve import ensure_serve_started
+from rayorch.config import ClusterDocument, QueueDocument, load_documents, load_profile
+from rayorch.core.errors import RayorchError, SpecError
+from rayorch.core.policy import Profile
+from rayorch.core.types import QueueSpec
+from rayorch.serve_apps.gateway import (
+    DEFAULT_PORT,
+    GatewaySettings,
+    UvicornGateway,
+    create_app,
+    gateway_app,
+    token_from,
+)
+from rayorch.serve_apps.gateway.ray_backend import RayBackend
+
+log = logging.getLogger(__name__)
+
+LEVELS = ("zone", "block", "rack")
+GATEWAY_STOP_S = 10.0
+"""How long open requests may hold up the end of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`emulate` None: attach to the cluster at `address` ("auto": the one on this machine). `port` 0: any free one.
+
+    `gateway`: "uvicorn" serves HTTP from this process, "serve" from a Ray Serve application on the head.
+    """
+
+    home: Path
+    profile: Profile
+    instance: str = "main"
+    emulate: EmulationSpec | None = None
+    address: str = "auto"
+    gateway: str = "uvicorn"
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str | None = None
+    levels: tuple[str, ...] = LEVELS
+    queues: tuple[QueueSpec, ...] = field(default=())
+
+    @property
+    def state_dir(self) -> Path:
+        """Journal, logs, and the state file by which clients find us."""
+        return self.home / self.instance
+
+
+class Server:
+    """Starts everything in its constructor's order by `start()`; `stop()` undoes it, also after a failed start."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.cluster: EmulatedCluster | None = None
+        self.gateway_url = ""
+        self._gateway: UvicornGateway | None = None
+        self._gateway_thread: threading.Thread | None = None
+        self._ours = False
+
+    def start(self) -> None:
+        """Cluster (or attach), owners, gateway, state file."""
+        settings = self.settings
+        address = settings.address
+        if settings.emulate is not None:
+            self.cluster = EmulatedCluster(settings.emulate)
+            address = self.cluster.address
+        if not ray.is_initialized():
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
+            self._ours = True
+        start_instance(
+            InstanceSettings(settings.profile, settings.state_dir, settings.instance, settings.levels, settings.queues)
+        )
+        self.gateway_url = self._serve_gateway() if settings.gateway == "serve" else self._run_gateway()
+        self._write_state(ray.get_runtime_context().gcs_address)
+
+    def _run_gateway(self) -> str:
+        """HTTP from a thread of this process."""
+        settings = self.settings
+        gateway = GatewaySettings(instance=settings.instance, token=settings.token)
+        backend = RayBackend(settings.instance, settings.state_dir)
+        backend.start_results()
+        self._gateway = UvicornGateway(create_app(backend, gateway), settings.host, settings.port, gateway)
+        self._gateway_thread = threading.Thread(target=self._gateway.run, name="gateway", daemon=True)
+        self._gateway_thread.start()
+        return self._gateway.address
+
+    def _serve_gateway(self) -> str:
+        """HTTP from a Serve application on the head."""
+        settings = self.settings
+        port = settings.port or DEFAULT_PORT
+        ensure_serve_started(settings.host, port)
+        application = gateway_app({"instance": settings.instance, "folder": str(settings.state_dir)})
+        serve.run(application, name="gateway", route_prefix="/")
+        return f"http://{settings.host}:{port}"
+
+    def _write_state(self, address: str) -> None:
+        """Tell clients where we are; written whole or not at all, readable by this user alone."""
+        state = {
+            "pid": os.getpid(),
+            "instance": self.settings.instance,
+            "address": address,
+            "gateway_url": self.gateway_url,
+            "emulated": self.cluster is not None,
+        }
+        path = self.settings.state_dir / "server.json"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(state))
+        fresh.chmod(0o600)
+        fresh.replace(path)
+
+    def stop(self) -> None:
+        """End the gateway and the owners, and with `emulate` the cluster. The journal stays."""
+        (self.settings.state_dir / "server.json").unlink(missing_ok=True)
+        if self._gateway is not None:
+            self._gateway.stop()
+            self._gateway = None
+        if self._gateway_thread is not None:
+            self._gateway_thread.join(GATEWAY_STOP_S)
+            self._gateway_thread = None
+        try:
+            if ray.is_initialized():
+                stop_instance(self.settings.instance)
+        except (RayorchError, ray.exceptions.RayError) as error:
+            log.warning("the owners did not end cleanly: %s", error)
+        if self.cluster is not None:
+            self.cluster.shutdown()
+            self.cluster = None
+        elif self._ours:
+            ray.shutdown()
+
+
+def settings_from(arguments: list[str]) -> ServerSettings:
+    """Read the command line and the documents that it names. SpecError for what is wrong in them."""
+    parser = argparse.ArgumentParser(prog="rayorch.server", description=__doc__)
+    parser.add_argument("--instance", default="main")
+    parser.add_argument("--home", type=Path, default=Path(os.environ.get("RAYORCH_HOME", "~/.rayorch")).expanduser())
+    parser.add_argument("--emulate", metavar="NODESxGPUS")
+    parser.add_argument("--racks", type=int, default=1)
+    parser.add_argument("--address", default="auto")
+    parser.add_argument("--gateway", choices=("uvicorn", "serve"), default="uvicorn")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("-f", "--file", action="append", type=Path, default=[], help="Cluster and Queue documents")
+    given = parser.parse_args(arguments)
+    emulate = EmulationSpec.parse(given.emulate, given.racks) if given.emulate else None
+    settings = ServerSettings(
+        home=given.home,
+        profile=load_profile(),
+        instance=given.instance,
+        emulate=emulate,
+        address=given.address,
+        gateway=given.gateway,
+        host=given.host,
+        port=given.port,
+        token=token_from(),
+    )
+    return with_documents(settings, given.file)
+
+
+def with_documents(settings: ServerSettings, files: list[Path]) -> ServerSettings:
+    """The settings with what Cluster and Queue documents say. Other kinds are for `rayorch apply`: SpecError."""
+    for path in files:
+        for document in load_documents(path.read_text(), str(path)):
+            match document:
+                case ClusterDocument():
+                    cluster = document.to_core()
+                    levels = cluster.topology or settings.levels
+                    settings = replace(settings, profile=cluster.load_profile(), levels=levels)
+                case QueueDocument():
+                    settings = replace(settings, queues=(*settings.queues, document.to_core()))
+                case _:
+                    raise SpecError("kind", f"{path}: a server takes Cluster and Queue, not {document.kind}")
+    return settings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    done = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del frame
+        log.info("ending on signal %d", number)
+        done.set()
+
+    try:
+        server = Server(settings_from(sys.argv[1:] if arguments is None else arguments))
+        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGINT, end)
+        try:
+            server.start()
+            log.info("rayorch is up: %s", server.gateway_url)
+            done.wait()
+        finally:
+            server.stop()
+    except RayorchError as error:
+        log.error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
