@@ -25,7 +25,9 @@ class Payload:
     which the entrypoint runs; empty for a plain command. serve: `import_path` ("module:app") names a built
     application or a builder, called with `args`; `app_name` and `route_prefix` as in `serve.run`; `deployment`
     names the one whose replicas are the members (empty: the only one that asks for GPUs). gang: nothing.
-    `metadata`: the user's own words, handed back as they came.
+    `metadata`: the user's own words, handed back as they came. `driver_role`: on whose first seat the command runs
+    (empty: the first seat with a CPU). `driver_resources`: what the command itself takes of that seat, as Ray's
+    `entrypoint_num_gpus` and its like: {"GPU": 1} makes that device visible to it.
     """
 
     entrypoint: str = ""
@@ -37,6 +39,8 @@ class Payload:
     app_name: str = ""
     route_prefix: str = "/"
     deployment: str = ""
+    driver_role: str = ""
+    driver_resources: Mapping[str, Json] = field(default_factory=dict)
 
     def to_text(self) -> str:
         """As JSON with sorted keys; fields at their default are left out, so that equal payloads are equal texts."""

@@ -1,0 +1,295 @@
+"""A workload's command as a child process of its runner: start it, read its output, stop it, leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rayorch.core.grants import Grant
+from rayorch.core.types import Kind, StopCause, StopOrder
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 64 * 1024
+STOP_WAIT_S = 3.0
+"""Between the stop signal and SIGKILL, as Ray's jobs have it; RAY_JOB_STOP_WAIT_TIME_S in the job's variables."""
+STOP_SIGNALS = ("SIGTERM", "SIGINT")
+LEAD_SHARE = 0.2
+"""A training driver is signalled before its deadline, by STOP_WAIT_S or this share of its grace if that is less."""
+END_SHARE, END_MARGIN_S = 0.05, 0.5
+"""SIGKILL comes before the deadline, by END_MARGIN_S or this share of the grace: at the deadline the controller ends
+the runner, and its last word would be lost."""
+LINGER_POLL_S = 0.1
+OUTPUT_WAIT_S = 2.0
+"""How long the output of a process that has ended may still take to arrive."""
+GROUP_KILL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the work ended; `exit_code` as `subprocess` has it (negative: the signal)."""
+
+    exit_code: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopTimes:
+    """When a child gets its stop signal and when SIGKILL [s since the epoch]."""
+
+    signal_s: float
+    kill_s: float
+
+
+def stop_times(kind: Kind, order: StopOrder, seen_s: float, wait_s: float = STOP_WAIT_S) -> StopTimes:
+    """The times of a stop that was heard of at `seen_s`.
+
+    Cancelled: the signal at once, SIGKILL after `wait_s`. A command: the signal at once, so that it can save, SIGKILL
+    just before the deadline. Training: its own callback makes the checkpoint and ends it, so the signal comes only
+    shortly before the deadline.
+    """
+    if order.cause is StopCause.CANCELLED:
+        return StopTimes(seen_s, seen_s + wait_s)
+    grace_s = max(0.0, order.deadline_s - seen_s)
+    kill_s = order.deadline_s - min(END_MARGIN_S, END_SHARE * grace_s)
+    if kind is not Kind.TRAIN:
+        return StopTimes(seen_s, max(seen_s, kill_s))
+    return StopTimes(max(seen_s, kill_s - min(wait_s, LEAD_SHARE * grace_s)), max(seen_s, kill_s))
+
+
+def stop_signal(environment: Mapping[str, str]) -> signal.Signals:
+    """The signal that asks a command to end: RAY_JOB_STOP_SIGNAL, SIGTERM unless it is one that Ray knows."""
+    name = environment.get("RAY_JOB_STOP_SIGNAL", "SIGTERM")
+    if name not in STOP_SIGNALS:
+        log.warning("RAY_JOB_STOP_SIGNAL=%s is not one of %s, using SIGTERM", name, STOP_SIGNALS)
+        name = "SIGTERM"
+    return signal.Signals[name]
+
+
+def stop_wait_s(environment: Mapping[str, str]) -> float:
+    """Between the stop signal and SIGKILL: RAY_JOB_STOP_WAIT_TIME_S, STOP_WAIT_S if it is no number."""
+    text = environment.get("RAY_JOB_STOP_WAIT_TIME_S", "")
+    try:
+        return max(0.0, float(text)) if text else STOP_WAIT_S
+    except ValueError:
+        log.warning("RAY_JOB_STOP_WAIT_TIME_S=%s is not a number, using %g", text, STOP_WAIT_S)
+        return STOP_WAIT_S
+
+
+def living_in_group(group: int) -> tuple[int, ...]:
+    """Ids of the processes of a process group that have not ended (zombies have), in order."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text()
+        except OSError:
+            continue  # it ended while we looked
+        state, _parent, of_group = text[text.rindex(")") + 2 :].split()[:3]
+        if int(of_group) == group and state not in "ZX":
+            found.append(int(entry.name))
+    return tuple(sorted(found))
+
+
+def _signal_group(group: int, which: signal.Signals) -> None:
+    try:
+        os.killpg(group, which)
+    except ProcessLookupError:
+        log.debug("process group %d has ended already", group)
+
+
+class Child:
+    """A shell command in a session of its own. Nothing of its process group outlives it or this process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, guard: _Guard) -> None:
+        self._process = process
+        self._guard = guard
+        self.group = process.pid
+        self._exit = asyncio.create_task(process.wait())
+        self._reader: asyncio.Task[None] | None = None
+
+    @staticmethod
+    async def start(command: str, env: Mapping[str, str], on_output: Callable[[bytes], None]) -> Child:
+        """Start the command; what it and its children print goes to `on_output` as it comes. Raises OSError."""
+        process = await asyncio.create_subprocess_shell(
+            command,
+            env=dict(env),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        child = Child(process, _Guard(process.pid))
+        child._reader = asyncio.create_task(child._read(on_output))
+        return child
+
+    async def _read(self, on_output: Callable[[bytes], None]) -> None:
+        assert self._process.stdout is not None
+        while data := await self._process.stdout.read(READ_BYTES):
+            on_output(data)
+
+    @property
+    def exited(self) -> int | None:
+        """Exit code of the command itself, None while it runs. Its children may run on."""
+        return self._exit.result() if self._exit.done() else None
+
+    async def wait(self, wait_s: float | None) -> None:
+        """Return when the command itself has ended, or after `wait_s`."""
+        await asyncio.wait({self._exit}, timeout=wait_s)
+
+    @property
+    def exit_task(self) -> asyncio.Task[int]:
+        """Done when the command itself has ended."""
+        return self._exit
+
+    def signal(self, which: signal.Signals) -> None:
+        """Send a signal to every process of the group."""
+        _signal_group(self.group, which)
+
+    async def finish(self) -> int:
+        """End what is left of the group, take in the rest of the output and return the exit code."""
+        deadline_s = time.monotonic() + GROUP_KILL_S
+        _signal_group(self.group, signal.SIGKILL)
+        while living_in_group(self.group) and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.02)
+            _signal_group(self.group, signal.SIGKILL)
+        code = await self._exit
+        self._guard.dismiss()
+        if self._reader is not None:
+            try:
+                await asyncio.wait_for(self._reader, OUTPUT_WAIT_S)
+            except TimeoutError:
+                log.warning("a process outside the command's group keeps its output open; not read any further")
+        return code
+
+
+class _Guard:
+    """Kills a process group when this process ends, however it ends; costs nothing until then.
+
+    It is a shell that sleeps in a read of a pipe whose other end only this process holds. It is no child of ours:
+    Ray ends a worker's direct children with it, which would spare the command's own children and take the guard.
+    For the same reason PR_SET_PDEATHSIG is not enough: it reaches only the command's first process, often a shell.
+    """
+
+    _SCRIPT = 'exec 3<&0; (read -r _ <&3 || kill -KILL -- "-$1") &'
+
+    def __init__(self, group: int) -> None:
+        starter = subprocess.Popen(
+            ["/bin/sh", "-c", self._SCRIPT, "rayorch-guard", str(group)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={},
+        )
+        assert starter.stdin is not None
+        self._pipe = starter.stdin
+        starter.wait()
+
+    def dismiss(self) -> None:
+        """The group has ended: leave without killing."""
+        try:
+            self._pipe.write(b"\n")
+            self._pipe.close()
+        except BrokenPipeError:
+            log.warning("the guard of a command had ended before it")
+
+
+# ---------------------------------------------------------------- the work
+
+
+class Attempt(Protocol):
+    """What a command needs of its runner (`runner_hub.AttemptHub`)."""
+
+    @property
+    def grant(self) -> Grant:
+        """What the attempt may use now."""
+        ...
+
+    def begun(self) -> None:
+        """The work runs."""
+        ...
+
+    async def wait_change(self, wait_s: float | None) -> None:
+        """Return when the grant changes, or after `wait_s`."""
+        ...
+
+
+class CommandWork:
+    """Kinds train and job: runs the command to its end, and stops it when the grant says so."""
+
+    def __init__(
+        self, kind: Kind, command: str, env: Mapping[str, str], attempt: Attempt, on_output: Callable[[bytes], None]
+    ) -> None:
+        self._kind = kind
+        self._command = command
+        self._env = env
+        self._attempt = attempt
+        self._on_output = on_output
+        self._child: Child | None = None
+
+    async def run(self) -> Ended:
+        """Start it and return when nothing of it is left."""
+        if self._attempt.grant.stop is not None:
+            return Ended(-signal.SIGTERM, "stopped before it began")
+        self._on_output(f"[rayorch: attempt {self._attempt.grant.attempt} runs: {self._command}]\n".encode())
+        try:
+            child = await Child.start(self._command, self._env, self._on_output)
+        except OSError as error:
+            return Ended(127, f"could not be started: {error}")
+        self._child = child
+        if self._kind is not Kind.TRAIN:
+            self._attempt.begun()
+        forced = await self._until_over(child)
+        code = await child.finish()
+        if forced:
+            return Ended(code, f"did not end in time and was killed: {forced}")
+        return Ended(code, f"ended with exit code {code}" if code >= 0 else f"ended by signal {-code}")
+
+    async def _until_over(self, child: Child) -> str:
+        """Return when the command has ended, or must not go on; then why."""
+        order: StopOrder | None = None
+        times = StopTimes(0.0, 0.0)
+        signalled = False
+        while True:
+            if self._attempt.grant.stop != order:
+                order = self._attempt.grant.stop
+                if order is not None:
+                    times = stop_times(self._kind, order, time.time(), stop_wait_s(self._env))
+            now_s = time.time()
+            if order is not None and not signalled and now_s >= times.signal_s:
+                log.info("%s to %s: %s", stop_signal(self._env).name, self._command, order.reason)
+                child.signal(stop_signal(self._env))
+                signalled = True
+            if child.exited is not None and not (signalled and living_in_group(child.group)):
+                return ""
+            if order is not None and signalled and now_s >= times.kill_s:
+                return order.reason
+            await self._pause(child, order, times, signalled)
+
+    async def _pause(self, child: Child, order: StopOrder | None, times: StopTimes, signalled: bool) -> None:
+        """Wait for the command's end, a new grant, or the next time at which something must be done."""
+        if child.exited is not None:
+            # The shell obeyed the signal sooner than what it runs.
+            await asyncio.sleep(LINGER_POLL_S)
+            return
+        wait_s = None if order is None else max(0.0, (times.kill_s if signalled else times.signal_s) - time.time())
+        change = asyncio.create_task(self._attempt.wait_change(None))
+        try:
+            await asyncio.wait({child.exit_task, change}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+
+    async def kill(self) -> None:
+        """End the command at once, with everything in its group."""
+        if self._child is not None:
+            await self._child.finish()
