@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from rayorch.actors.journal import Journal
-from rayorch.actors.journal_format import Entry, JournalCorrupt, JournalError, entry_of
-from rayorch.core.codec import encode
+from rayorch.actors.journal_format import Entry, JournalCorrupt, JournalError, entry_of, pack_state
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.events import Event
 from rayorch.core.queues import QueueTree, TreeState
@@ -252,7 +251,7 @@ class DurableTree:
 
     async def _compact(self, state: TreeState, sequence: int) -> None:
         try:
-            body = await asyncio.to_thread(encode, state)
+            body = await asyncio.to_thread(pack_state, state)
             await self._in_writer(lambda: self.journal.write_snapshot(sequence, body))
             self._set_next_compaction()
         except RayorchError as error:

@@ -4,7 +4,7 @@ One SQLite file in WAL mode with `synchronous=FULL`; a batch of events is one tr
 
     meta      the journal's id (made once) and its format version
     record    sequence, format, workload, body (an event as text), checksum
-    snapshot  sequence, format, body (the tree after that record), chain (that record's checksum), checksum
+    snapshot  sequence, format, body (the tree after that record, packed), chain (that record's checksum), checksum
 
 Records are only added. Their sequence has no gap and each checksum covers the one before it, so a record that was
 changed, removed or moved is found. A snapshot makes older records unnecessary: the last two snapshots are kept with
@@ -41,6 +41,7 @@ from rayorch.actors.journal_format import (
     chain_start,
     record_checksum,
     snapshot_checksum,
+    unpack_state,
     value_of,
 )
 from rayorch.core.codec import FORMAT_VERSION
@@ -255,8 +256,8 @@ class Journal:
         self._max_page_count = max_page_count
         self._writer.execute(f"PRAGMA max_page_count={int(max_page_count)}")
 
-    def write_snapshot(self, sequence: int, body: str) -> None:
-        """Save the state after record `sequence`; records that no kept snapshot needs are removed."""
+    def write_snapshot(self, sequence: int, body: bytes) -> None:
+        """Save the state (`pack_state`) after record `sequence`; records that no kept snapshot needs are removed."""
         if sequence <= self._snapshot_sequence:
             return
         with self._transaction() as connection:
@@ -353,7 +354,7 @@ class Journal:
         ).fetchall()
         for sequence, version, chain, body, checksum in rows:
             if snapshot_checksum(self.journal_id, sequence, version, chain, body) == checksum:
-                return self._value(f"snapshot {sequence}", version, body), sequence, chain
+                return self._state(sequence, version, body), sequence, chain
             log.warning("journal %s: snapshot %d is damaged (checksum), using the one before", self._path, sequence)
         if rows and self._oldest != 1:
             raise JournalCorrupt(f"{self._path}: every snapshot is damaged (checksum); restore a backup")
@@ -364,6 +365,13 @@ class Journal:
             return value_of(version, body)
         except (SpecError, JournalError) as error:
             raise JournalCorrupt(f"{self._path}: {what} can't be read: {error}") from error
+
+    def _state(self, sequence: int, version: int, body: bytes) -> object:
+        try:
+            text = unpack_state(body)
+        except SpecError as error:
+            raise JournalCorrupt(f"{self._path}: snapshot {sequence} {error.message}") from error
+        return self._value(f"snapshot {sequence}", version, text)
 
     def _event(self, sequence: int, version: int, body: str) -> Event:
         return cast(Event, self._value(f"record {sequence}", version, body))

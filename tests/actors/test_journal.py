@@ -25,6 +25,7 @@ from rayorch.actors.journal_format import (
     JournalUnwritable,
     Mark,
     entry_of,
+    pack_state,
     value_of,
 )
 from rayorch.core.codec import FORMAT_VERSION, Json, encode
@@ -287,11 +288,11 @@ WRITER = """
         i = write(journal, *batch)
         if i % 40 < 3:
             from rayorch.core.queues import QueueTree
-            from rayorch.core.codec import encode
+            from rayorch.actors.journal_format import pack_state
             tree = QueueTree()
             for k in range(i):
                 tree.apply(submitted(k))
-            journal.write_snapshot(i, encode(tree.dump()))
+            journal.write_snapshot(i, pack_state(tree.dump()))
         print(i, flush=True)
 """
 
@@ -393,7 +394,7 @@ def test_after_compaction_the_same_tree_comes_back(path: Path) -> None:
     for round_ in range(4):
         grow(journal, tree, 5)
         assert rebuilt(journal).dump() == tree.dump()
-        journal.write_snapshot(journal.sequence, encode(tree.dump()))
+        journal.write_snapshot(journal.sequence, pack_state(tree.dump()))
         assert rebuilt(journal).dump() == tree.dump()
         assert journal.snapshot_sequence == 5 * (round_ + 1)
     grow(journal, tree, 3)
@@ -414,7 +415,7 @@ def test_a_snapshot_of_a_moment_ago_may_be_written_late(path: Path) -> None:
     journal = Journal.open(path, create=True)
     tree = QueueTree()
     grow(journal, tree, 3)
-    state = encode(tree.dump())
+    state = pack_state(tree.dump())
     grow(journal, tree, 2)
     journal.write_snapshot(3, state)
     journal.write_snapshot(3, state)
@@ -428,9 +429,9 @@ def test_a_damaged_newest_snapshot_loses_nothing(path: Path, count: int, caplog:
     tree = QueueTree()
     for _ in range(count):
         grow(journal, tree, 4)
-        journal.write_snapshot(journal.sequence, encode(tree.dump()))
+        journal.write_snapshot(journal.sequence, pack_state(tree.dump()))
     grow(journal, tree, 2)
-    change(path, "UPDATE snapshot SET body = replace(body, 'w1', 'w7') WHERE sequence = ?", 4 * count)
+    change(path, "UPDATE snapshot SET body = ? WHERE sequence = ?", pack_state(QueueTree().dump()), 4 * count)
     assert rebuilt(journal).dump() == tree.dump()
     assert f"snapshot {4 * count} is damaged" in caplog.text
     if count > 1:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayorch.core import codec
-from rayorch.core.codec import decode, decode_as, encode, from_data, known_types, to_data
+from rayorch.core.codec import decode, decode_as, encode, encode_in_parts, from_data, known_types, to_data
 from rayorch.core.decisions import Plan, Wait, WaitReason
 from rayorch.core.errors import SpecError
 from rayorch.core.events import NodeCordoned, Reported, Submitted
@@ -64,6 +64,7 @@ def test_every_type_of_the_format_round_trips(cls: type, data: st.DataObject) ->
     assert type(back) is cls
     assert repr(back) == repr(value)  # 1 is not 1.0, a tuple is not a list
     assert encode(back) == text
+    assert encode_in_parts(value) == text
 
 
 def test_what_is_written_is_readable_json_with_a_tag() -> None:
