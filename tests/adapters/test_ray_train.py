@@ -209,3 +209,59 @@ def test_an_elastic_run_is_shrunk_grown_stopped_and_resumed_without_losing_a_ste
     assert second.reports(StepReported)[-1].step == steps
     assert Path(second.reports(CheckpointCommitted)[-1].uri, "state.json").exists()
     assert held.table() == ours
+
+
+def test_a_loop_that_ignores_the_request_is_ended_at_its_deadline_and_a_lapsed_attempt_at_once(
+    held: Held, tmp_path: Path
+) -> None:
+    arguments = ("--workers", "2", "--stubborn")
+    first = Attempt(tmp_path, held.grant(1, 1, 2))
+    with first.run(address(), *arguments) as driver:
+        wait_for(lambda: first.reports(CheckpointCommitted), "the loop's own checkpoint", driver)
+        ordered = time.time()
+        stop(held, first, grace_s=2)
+        wait_for(lambda: held.free_gpus() == 3, "all GPUs are free")
+        assert time.time() >= ordered + 2, "the loop had its grace"
+        assert driver.wait(PATIENCE_S) != 0
+    assert first.reports(CheckpointCommitted)[-1].step == 1
+
+    second = Attempt(tmp_path, held.grant(2, 1, 2))
+    with second.run(address(), *arguments) as driver:
+        assert driver.wait(PATIENCE_S) == 0
+    assert second.events("start")[-1] == second.events("start")[-1] | {"world": 2, "step": 1}
+    assert second.result()["metrics"] == {"step": 2, "value": 2}
+
+    other = tmp_path / "other"
+    other.mkdir()
+    lapsing = Attempt(other, held.grant(1, 1, 2, lease_s=6.0))
+    with lapsing.run(address(), *arguments) as driver:
+        (start,) = wait_for(lambda: lapsing.events("start"), "a start", driver)
+        wait_for(lambda: lapsing.reports(CheckpointCommitted), "a checkpoint", driver)
+        import ray
+
+        ray.get(lapsing.runner.lapse.remote())
+        assert driver.wait(PATIENCE_S) != 0
+    wait_for(lambda: not Path(f"/proc/{start['pid']}").exists(), "the worker's process is gone")
+    wait_for(lambda: held.free_gpus() == 3, "all GPUs are free")
+
+
+def test_a_script_that_does_not_fit_its_grant_fails_with_the_field_named(held: Held, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, held.grant(1, 1, 1))
+    with attempt.run(address(), "--workers", "2") as driver:
+        assert driver.wait(PATIENCE_S) != 0
+    assert "num_workers: the script asks for exactly 2 workers but this workload holds 1" in attempt.output.read_text()
+    assert held.free_gpus() == 3
+
+
+def test_torch_workers_over_gloo_move_to_other_seats(held: Held, tmp_path: Path) -> None:
+    steps = 60
+    attempt = Attempt(tmp_path, held.grant(1, 1, 2))
+    with attempt.run(address(), "--workers", "1,2", "--steps", str(steps), "--step-s", "0.2", "--torch") as driver:
+        wait_for(lambda: attempt.last_step() >= 3, "three steps", driver)
+        before = held.grant(1, 2, 3).seats
+        attempt.update(replace(held.grant(1, 2, 1, release_by_s=time.time() + 60), seats=before[2:]))
+        assert driver.wait(PATIENCE_S) == 0
+    assert [e["world"] for e in attempt.events("start")] == [2, 1]
+    assert attempt.events("start")[1]["seats"][0] == before[2].node_id
+    assert [e["step"] for e in attempt.events("step")] == list(range(1, steps + 1))
+    assert attempt.result()["metrics"] == {"step": steps, "value": steps}

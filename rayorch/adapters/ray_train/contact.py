@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import ray
 
@@ -72,6 +72,13 @@ def end_process(why: str) -> NoReturn:
     os._exit(FENCED_EXIT_CODE)
 
 
+class Line(Protocol):
+    """A way to call the runner."""
+
+    def call(self, method: str, *args: object, timeout_s: float) -> Any:
+        """The answer of `runner.<method>(*args)`; raises when there is none within `timeout_s`."""
+
+
 class RunnerLine:
     """Looks the runner up by name, and again after a failure, because a restarted one has a new address."""
 
@@ -91,7 +98,9 @@ class RunnerLine:
 
 
 class GrantFollower:
-    """Long-polls the grant and passes each newer one on; calls `on_lost` when the lease can't be confirmed.
+    """Long-polls the grant and passes each newer one on.
+
+    Calls `on_over` when the runner says that the attempt is over, `on_lost` when the lease can't be confirmed.
 
     A process is late when no call has succeeded for `lease_s`; it is ended only by a call that fails then, so a
     process that got no CPU for a while is not taken for a fenced one. The end comes at most `MIN_ANSWER_S` plus
@@ -99,19 +108,26 @@ class GrantFollower:
     """
 
     def __init__(
-        self, ids: AttemptIds, on_grant: Callable[[Grant], None], on_lost: Callable[[str], None] = end_process
+        self,
+        ids: AttemptIds,
+        on_grant: Callable[[Grant], None],
+        on_lost: Callable[[str], None] = end_process,
+        on_over: Callable[[str], None] = end_process,
+        line: Line | None = None,
     ) -> None:
         self._ids = ids
         self._on_grant = on_grant
         self._on_lost = on_lost
-        self._line = RunnerLine(ids)
+        self._on_over = on_over
+        self._line = line or RunnerLine(ids)
         self._lease_s = ids.lease_s
 
     def start(self) -> None:
         """Follow in a daemon thread until the process ends."""
-        threading.Thread(target=self._follow, name="rayorch-grant", daemon=True).start()
+        threading.Thread(target=self.follow, name="rayorch-grant", daemon=True).start()
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """The thread's work; returns only after `on_lost` or `on_over` did."""
         known = -1
         confirmed_s = time.monotonic()
         failing = False
@@ -132,7 +148,8 @@ class GrantFollower:
             confirmed_s = time.monotonic()
             self._lease_s = grant.lease_s
             if why := self._over(grant):
-                end_process(why)
+                self._on_over(why)
+                return
             if grant.version > known:
                 known = grant.version
                 self._on_grant(grant)
@@ -153,10 +170,12 @@ class Reporter:
     `GrantFollower` finds out.
     """
 
-    def __init__(self, ids: AttemptIds, on_refused: Callable[[str], None] = end_process) -> None:
+    def __init__(
+        self, ids: AttemptIds, on_refused: Callable[[str], None] = end_process, line: Line | None = None
+    ) -> None:
         self._ids = ids
         self._on_refused = on_refused
-        self._line = RunnerLine(ids)
+        self._line = line or RunnerLine(ids)
         self._waiting: deque[AttemptReport] = deque()
         self._changed = threading.Condition()
         self._sending = False
