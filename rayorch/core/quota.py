@@ -146,6 +146,11 @@ class Quota:
         used = self.used(queue)
         return any(_names(spec, name) and used.units(name) > spec.deserved.units(name) for name in resources)
 
+    def deserves(self, queue: QueueId, resource: str) -> bool:
+        """Whether the queue has a share of the resource that it can always get back."""
+        spec = self._specs.get(queue)
+        return spec is not None and spec.deserved.units(resource) > 0
+
     def share(self, queue: QueueId) -> float:
         """The dominant share of a queue: the largest used/deserved over the resources that it names.
 

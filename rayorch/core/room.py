@@ -78,10 +78,13 @@ class Room:
         return self._charge(node_id, bundle, ())
 
     def give(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> None:
-        """Give back what `take` (or a member of an allocation) was charged; a lost node has nothing to get back."""
+        """Give back what `take` (or a member of an allocation) was charged; a lost node has nothing to get back.
+
+        Without devices (a member whose devices are not known) the fullest ones come free.
+        """
         slot = self._slots.get(node_id)
         if slot is not None:
-            self._slots[node_id] = slot.minus(bundle.times(-1), devices)
+            self._slots[node_id] = slot.minus(bundle.times(-1), devices or slot.fullest(bundle.gpu_units))
 
     def _charge(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> tuple[int, ...]:
         slot = self._slots.get(node_id)
@@ -158,6 +161,16 @@ class _Slot:
                 positions.append(min(room, key=lambda p: (self.devices[p], p)))
             elif others:
                 positions.append(max(others, key=lambda p: (self.devices[p], -p)))
+        return tuple(self.indices[p] for p in positions)
+
+    def fullest(self, units: int) -> tuple[int, ...]:
+        """The device indices that `units` most probably lie on: wholly used ones, then one that has the fraction."""
+        whole, fraction = divmod(units, UNIT)
+        healthy = [p for p in range(len(self.devices)) if self.indices[p] not in self.sick]
+        positions = sorted(healthy, key=lambda p: (self.devices[p], p))[:whole]
+        if fraction:
+            used = [p for p in healthy if p not in positions and self.devices[p] + fraction <= UNIT]
+            positions += [max(used, key=lambda p: (self.devices[p], -p))] if used else []
         return tuple(self.indices[p] for p in positions)
 
     def minus(self, bundle: Resources, devices: Sequence[int]) -> _Slot:

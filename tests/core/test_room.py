@@ -70,6 +70,13 @@ def test_a_copy_does_not_see_what_its_origin_takes() -> None:
     assert copy.fits(N1, gpu(4))
 
 
+def test_a_member_whose_devices_are_unknown_gives_back_used_ones() -> None:
+    room = Room.of([node()], [held(gpu(1.5))], 0.0)
+    assert not room.fits(N1, gpu(3))
+    room.give(N1, gpu(1.5), ())
+    assert room.fits(N1, gpu(4))
+
+
 def test_sick_devices_have_no_room_even_when_their_member_leaves() -> None:
     sick = node(2, devices=(Device(0, sick="xid 79"), Device(1)))
     room = Room.of([sick], [held(gpu(1), (0,))], 0.0)

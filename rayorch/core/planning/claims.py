@@ -84,9 +84,7 @@ def start_claim(workload: Workload) -> Claim:
         for index in range(role.min_count):
             number = len(asks)
             own_group = spec.kind is Kind.SERVE
-            asks.append(
-                Ask(role.name, index, role.bundle, number + 1 if own_group else 0, 0 if own_group else number)
-            )
+            asks.append(Ask(role.name, index, role.bundle, number + 1 if own_group else 0, 0 if own_group else number))
     return Claim(workload, workload.attempt + 1, tuple(asks), start_shape(spec), spec.min_resources)
 
 

@@ -1,0 +1,111 @@
+"""What each reason to wait means, what ends it, and the whole story of one workload from a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rayorch.core.decisions import Plan, Start, Wait, WaitReason
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import State, Workload, WorkloadId
+
+SENTENCES: Mapping[WaitReason, str] = {
+    WaitReason.QUOTA: "The queue, or one above it, may hold no more.",
+    WaitReason.PRIORITY: "Others go first and take the room.",
+    WaitReason.RESOURCES: "Not enough is free in all.",
+    WaitReason.FRAGMENTED: "Enough is free, but not in pieces of the size that it needs.",
+    WaitReason.TOPOLOGY: "Enough is free, but not within one domain of the level that it requires.",
+    WaitReason.NODES_UNAVAILABLE: "It would fit if nodes that are cordoned, draining or blocked took work again.",
+    WaitReason.FOREIGN_USE: "It would fit if GPUs that are used outside our grants came back.",
+    WaitReason.RELEASING: "Its room is being freed.",
+    WaitReason.RESERVED_FOR_HEAD: "What is free is held for a workload ahead of it.",
+    WaitReason.BACK_OFF: "It failed a moment ago and waits before the next attempt.",
+    WaitReason.LEASE: "A former attempt that contact was lost with may still run until its lease ends.",
+    WaitReason.NEVER_FITS_NOW: "The nodes that exist could never take it.",
+    WaitReason.SYNCING: "After a restart the books are being compared with the world.",
+    WaitReason.DEVICE_BINDING_UNAVAILABLE: "It asks for particular devices, which this cluster can't promise.",
+    WaitReason.STALE: "It was decided on facts that changed before the commit, and is planned again at once.",
+    WaitReason.PLANNING: "It was accepted a moment ago and has not been looked at yet.",
+}
+"""One sentence per reason; a test keeps it complete."""
+
+UNBLOCKS: Mapping[WaitReason, str] = {
+    WaitReason.QUOTA: "work in that queue ends, others lend more, or the queue's share is raised",
+    WaitReason.PRIORITY: "those ahead finish, or its own priority is raised",
+    WaitReason.RESOURCES: "running work ends or shrinks, or nodes are added",
+    WaitReason.FRAGMENTED: "neighbouring seats on one node come free, or it asks for smaller pieces",
+    WaitReason.TOPOLOGY: "seats within one domain come free, or it prefers the level instead of requiring it",
+    WaitReason.NODES_UNAVAILABLE: "those nodes are uncordoned, replaced or no longer blocked",
+    WaitReason.FOREIGN_USE: "whoever uses these GPUs outside our grants gives them back",
+    WaitReason.RELEASING: "those that leave have saved their work, at the latest by their deadline",
+    WaitReason.RESERVED_FOR_HEAD: "the workload ahead starts or is cancelled",
+    WaitReason.BACK_OFF: "the wait ends by itself",
+    WaitReason.LEASE: "the lease ends by itself",
+    WaitReason.NEVER_FITS_NOW: "larger or more nodes join; capacity has been asked for",
+    WaitReason.SYNCING: "the comparison ends by itself",
+    WaitReason.DEVICE_BINDING_UNAVAILABLE: "it drops the request for particular devices",
+    WaitReason.STALE: "the next turn of the loop",
+    WaitReason.PLANNING: "the next turn of the loop",
+}
+"""What ends each reason, where nothing more exact is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a workload is and why. `lines` say it in words, the summary first.
+
+    `position` counts from 1 among `of` waiting workloads. `starts_in_s`: estimated wait, None where nothing is known.
+    """
+
+    workload: WorkloadId
+    state: State | None
+    position: int | None
+    of: int
+    waits: tuple[Wait, ...]
+    starts_in_s: float | None
+    lines: tuple[str, ...]
+
+
+def explain(workload: WorkloadId, plan: Plan, snapshot: Snapshot) -> Explanation:
+    """All that the plan knows about one workload: its state, or all reasons why it waits."""
+    found = next((w for w in snapshot.workloads if w.id == workload), None)
+    waits = plan.waits.get(workload, ())
+    position = plan.positions.get(workload)
+    expected_s = plan.estimates.get(workload)
+    starts_in_s = max(0.0, expected_s - plan.now_s) if expected_s is not None else None
+    if found is None:
+        lines = [f"{workload} has ended, or does not exist."]
+    elif found.state is not State.PENDING:
+        lines = [_live_line(found)]
+    else:
+        lines = _pending_lines(found, plan, waits, position, starts_in_s)
+    state = found.state if found is not None else None
+    return Explanation(workload, state, position, len(plan.positions), waits, starts_in_s, tuple(lines))
+
+
+def sentence(wait: Wait) -> str:
+    """One reason in words: what it means, the numbers, who is in the way, and what ends it."""
+    parts = [f"{wait.reason.value}: {SENTENCES[wait.reason]} {wait.detail}."]
+    if wait.blockers:
+        parts.append(f"In the way: {', '.join(wait.blockers)}.")
+    parts.append(f"Ends when: {wait.unblocks or UNBLOCKS[wait.reason]}.")
+    return " ".join(parts)
+
+
+def _live_line(workload: Workload) -> str:
+    size = ", ".join(f"{count} {role}" for role, count in workload.size) or "no members"
+    if workload.state is State.STOPPING and workload.stop is not None:
+        return f"{workload.id} is being stopped ({workload.stop.cause.value}): {workload.stop.reason}."
+    return f"{workload.id} is {workload.state.value} in attempt {workload.attempt} with {size}."
+
+
+def _pending_lines(
+    workload: Workload, plan: Plan, waits: tuple[Wait, ...], position: int | None, starts_in_s: float | None
+) -> list[str]:
+    if any(isinstance(d, Start) and d.workload == workload.id for d in plan.decisions):
+        return [f"{workload.id} starts in this turn."]
+    if not waits:
+        waits = (Wait(WaitReason.PLANNING, "it is not part of the last plan"),)
+    where = f"number {position} of {len(plan.positions)} that wait" if position is not None else "waiting"
+    when = f", expected to start in {starts_in_s:.0f} s" if starts_in_s is not None else ""
+    return [f"{workload.id} is {where}{when}.", *(sentence(wait) for wait in waits)]

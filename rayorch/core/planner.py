@@ -1,0 +1,124 @@
+"""The plan: from what is known to what should happen, in numbered stages, the least disruptive first.
+
+Pure: the same snapshot and profile give the same plan. What each stage does and why is in its module and in
+docs/planner.md.
+"""
+
+from __future__ import annotations
+
+from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait
+from rayorch.core.planning.adapt import adapt, scale
+from rayorch.core.planning.admit import Request, admit, order
+from rayorch.core.planning.claims import Claim
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.evict import evict
+from rayorch.core.planning.heal import heal, protect
+from rayorch.core.planning.place import hold, place, promise
+from rayorch.core.planning.waits import quota_waits, releasing_wait, room_waits
+from rayorch.core.policy import Profile
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import StopCause, WorkloadId
+
+
+def plan(snapshot: Snapshot, profile: Profile) -> Plan:
+    """All decisions of one turn of the loop, and for every workload that does not start, why."""
+    draft = Draft.of(snapshot, profile)
+    protect(draft)  # 1: whom no eviction may touch
+    heal(draft)  # 2: attempts that can't, or must not, go on
+    requests = admit(draft)  # 3: what is asked for, and what can't be looked at yet
+    for request in order(draft, requests):  # 4: who goes first, compared anew after each decision
+        if request.gate:
+            _wait(draft, request.claim, request.gate)
+        else:
+            _serve(draft, request)  # 5 place, 6 reclaim, then preempt, else hold room for a head
+    adapt(draft)  # 7: surplus members, where nobody who waits could use the room
+    capacity = scale(draft)  # 8: whole gangs to make room for
+    return _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
+
+
+def _serve(draft: Draft, request: Request) -> None:
+    """Give one claim what it asks for by the mildest means, or record why it can't have it."""
+    claim = request.claim
+    if place(draft, claim):
+        return
+    if promise(draft, claim) or _evict(draft, claim):
+        reserved = draft.reserves[-1].members
+        wait, expected_s = releasing_wait(draft, reserved)
+        _wait(draft, claim, (*quota_waits(draft, claim), wait), expected_s)
+        return
+    short = quota_waits(draft, claim)
+    waits = (*short, *room_waits(draft, claim.shape))
+    if not short:
+        draft.unplaced.append(claim)
+        hold(draft, claim)
+    _wait(draft, claim, waits)
+
+
+def _evict(draft: Draft, claim: Claim) -> bool:
+    """Reclaim what the queue deserves; else preempt lower priority. A shape that failed in its queue fails again."""
+    for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
+        key = (cause.value, claim.shape, claim.queue)
+        if key in draft.failed:
+            continue
+        if evict(draft, claim, cause):
+            return True
+        draft.failed.add(key)
+    return False
+
+
+def _wait(draft: Draft, claim: Claim, waits: tuple[Wait, ...], expected_s: float | None = None) -> None:
+    """Record why a workload does not start. A running one that lacks a seat is not waiting."""
+    if claim.grows:
+        return
+    draft.waits[claim.id] = waits
+    draft.positions[claim.id] = len(draft.positions) + 1
+    draft.estimates.setdefault(claim.id, expected_s)
+
+
+# ---------------------------------------------------------------- 9: arbitrate
+
+
+def _arbitrate(draft: Draft, capacity: Scale) -> Plan:
+    """Stops, shrinks, starts, growths, reservations and the demand for capacity: what frees room comes first.
+
+    A workload that is stopped is not resized as well, and each running one is resized by one decision.
+    """
+    sizes = {id: _resize(draft, id) for id in sorted({*draft.removals, *draft.added}) if id not in draft.stops}
+    shrinks = [resize for resize in sizes.values() if resize.remove]
+    grows = [resize for resize in sizes.values() if not resize.remove]
+    reserves = [r for r in draft.reserves if r.workload not in draft.stops]
+    decisions: list[Decision] = [
+        *draft.stops.values(),
+        *shrinks,
+        *draft.starts.values(),
+        *grows,
+        *reserves,
+        capacity,
+    ]
+    facts = draft.facts
+    return Plan(
+        versions=facts.snapshot.versions,
+        now_s=facts.now_s,
+        decisions=tuple(decisions),
+        waits=draft.waits,
+        estimates=draft.estimates,
+        positions=draft.positions,
+    )
+
+
+def _resize(draft: Draft, id: WorkloadId) -> Resize:
+    removal = draft.removals.get(id)
+    added = tuple(draft.added.get(id, ()))
+    reasons = [removal.reason] if removal is not None else []
+    if added:
+        reasons.append(f"{len(added)} more seats")
+    return Resize(
+        workload=id,
+        attempt=draft.facts.workloads[id].attempt,
+        add=added,
+        remove=tuple(sorted(removal.numbers)) if removal is not None else (),
+        reason="; ".join(reasons),
+        release_by_s=removal.release_by_s if removal is not None else None,
+        beneficiary=removal.beneficiary if removal is not None else None,
+        cost_gpu_s=removal.cost_gpu_s if removal is not None else 0.0,
+    )

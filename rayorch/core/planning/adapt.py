@@ -1,0 +1,101 @@
+"""Stages 7 and 8. Adapt: surplus members for gangs that can use them, last of all. Scale: what to ask new nodes for.
+
+Growth takes only what nobody who waits could use: never a node where one piece of a waiting claim would fit, never a
+held node, never room that is promised. It preempts nobody. A running gang grows at most every
+`Profile.grow_cooldown_s`, because each growth restarts its workers; a gang that does not declare itself resizable
+keeps the size it started with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.decisions import GangDemand, Scale
+from rayorch.core.planning.claims import Claim, growth_claim, staying
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.seats import find
+from rayorch.core.types import Kind, Member, MemberPhase, NodeId, State, Workload
+
+
+def adapt(draft: Draft) -> None:
+    """Give surplus seats: first to what starts in this plan, then to running gangs, in order of priority and age."""
+    if not draft.facts.snapshot.synced:
+        return
+    coveted = _coveted(draft)
+    for id, start in draft.starts.items():
+        workload = draft.facts.workloads[id]
+        if workload.spec.kind is not Kind.SERVE:
+            extra = _grow(draft, workload, start.members, coveted)
+            draft.starts[id] = replace(start, members=(*start.members, *extra))
+    running = [w for w in draft.facts.snapshot.workloads if _may_grow(draft, w)]
+    for workload in sorted(running, key=lambda w: (-w.spec.priority, w.submitted_s, w.id)):
+        extra = _grow(draft, workload, draft.facts.held[workload.id].members, coveted)
+        if extra:
+            draft.added.setdefault(workload.id, []).extend(extra)
+
+
+def _may_grow(draft: Draft, workload: Workload) -> bool:
+    allocation = draft.facts.held.get(workload.id)
+    if allocation is None or workload.spec.kind is Kind.SERVE or not workload.spec.resizable:
+        return False
+    if workload.state is not State.RUNNING or workload.ready_s is None or workload.cancel_requested:
+        return False
+    changing = workload.id in draft.stops or workload.id in draft.removals
+    if changing or any(m.phase is not MemberPhase.READY for m in allocation.members):
+        return False
+    changed_s = max(workload.started_s or 0.0, workload.resized_s or 0.0)
+    return draft.facts.now_s - changed_s >= draft.facts.profile.grow_cooldown_s
+
+
+def _grow(
+    draft: Draft, workload: Workload, members: tuple[Member, ...], coveted: frozenset[NodeId]
+) -> tuple[Member, ...]:
+    role = workload.spec.elastic_role
+    if role is None:
+        return ()
+    wanted = min(role.max_count, draft.facts.profile.train_size(workload, draft.facts.now_s))
+    have = sum(1 for m in members if m.role == role.name)
+    added: tuple[Member, ...] = ()
+    while have + len(added) < wanted:
+        claim = growth_claim(workload, role, (*members, *added))
+        if not all(books.quota.fits(claim.queue, claim.resources) for books in (draft.now, draft.soon)):
+            break
+        search = draft.search(draft.now.room, draft.soon.room)
+        nodes = find(claim.shape, replace(search, closed=search.closed | coveted))
+        if nodes is None:
+            break
+        added = (*added, *draft.charge(claim, nodes, draft.now, draft.soon))
+    return added
+
+
+def _coveted(draft: Draft) -> frozenset[NodeId]:
+    """Nodes where a piece of a claim that waits for room would fit.
+
+    What holds nodes of its own needs no others, and what no set of nodes could ever take can't use any.
+    """
+    holders = set(draft.closed.values())
+    waiting = {c.shape for c in draft.unplaced if c.id not in holders and c.shape not in draft.hopeless}
+    pieces = tuple(sorted({bundle for shape in waiting for bundle, _ in shape.bundles}, key=repr))
+    room = draft.now.room
+    return frozenset(n for n in draft.facts.topology.nodes if any(room.fits(n, piece) for piece in pieces))
+
+
+def scale(draft: Draft) -> Scale:
+    """The one demand for capacity: gangs that hold seats, and gangs in order that wait for nothing but nodes."""
+    held = tuple(
+        GangDemand(workload.id, tuple(m.bundle for m in staying(allocation)), workload.spec.topology)
+        for workload, allocation in draft.facts.live()
+        if staying(allocation)
+    )
+    quota = draft.soon.quota.copy()
+    waiting: list[GangDemand] = []
+    for claim in draft.unplaced:
+        if quota.fits(claim.queue, claim.resources):
+            quota.charge(claim.queue, claim.resources)
+            waiting.append(_demand(claim))
+    wanted = draft.facts.profile.scale(tuple(waiting))
+    return Scale(held, wanted, f"{len(wanted)} of {len(waiting)} gangs that find no room")
+
+
+def _demand(claim: Claim) -> GangDemand:
+    return GangDemand(claim.id, tuple(ask.bundle for ask in claim.asks), claim.shape.topology)

@@ -1,0 +1,147 @@
+"""Stages 3 and 4. Admit: what is asked for in this turn, and what can't be looked at yet. Order: who goes first.
+
+Within a queue: priority, then the profile's order, then the id. Across queues the heads are compared anew after each
+start: first who is owed room that is being freed for it, then who stays within its queue's deserved share before who
+borrows, then priority, then the queue's dominant share, then the profile's order. Borrowers come last because what
+they take can be reclaimed: started first, they would only be stopped again in the next turn.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rayorch.core.decisions import Wait, WaitReason
+from rayorch.core.planning.claims import Claim, growth_claim, removable, start_claim
+from rayorch.core.planning.draft import Draft, Removal
+from rayorch.core.policy import SortKey
+from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A claim, and what keeps it from being looked at now (empty: nothing does)."""
+
+    claim: Claim
+    gate: tuple[Wait, ...] = ()
+
+
+def admit(draft: Draft) -> list[Request]:
+    """All starts that are asked for, replicas that Serve applications lack; surplus replicas are given back."""
+    former = {gone.workload for gone in draft.facts.leaving}
+    requests: list[Request] = []
+    for workload in draft.facts.snapshot.workloads:
+        if workload.state is State.PENDING:
+            requests.append(Request(start_claim(workload), _gate(draft, workload, former)))
+        elif workload.state is State.RUNNING and workload.spec.kind is Kind.SERVE:
+            requests += [Request(claim) for claim in _serve(draft, workload)]
+    return requests
+
+
+def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wait, ...]:
+    now_s = draft.facts.now_s
+    found: list[Wait] = []
+    if not draft.facts.snapshot.synced:
+        found.append(
+            Wait(
+                WaitReason.SYNCING,
+                "the books are being compared with the world after a restart",
+                unblocks="the comparison ends by itself",
+            )
+        )
+    if now_s < workload.not_before_s:
+        found.append(_not_yet(workload, workload.not_before_s - now_s))
+        draft.estimates[workload.id] = workload.not_before_s
+    if workload.id in former:
+        found.append(
+            Wait(
+                WaitReason.RELEASING,
+                "its former attempt still holds seats",
+                blockers=(workload.id,),
+                unblocks="the removal of its former placement groups",
+            )
+        )
+    return tuple(found)
+
+
+def _not_yet(workload: Workload, left_s: float) -> Wait:
+    """Back-off after a failure (of its own, or of its start), or the lease of an attempt that may still run."""
+    unblocks = f"{left_s:.0f} s of waiting"
+    failed = bool(workload.exit_code) or (workload.start_failures > 0 and workload.node_losses == 0)
+    if failed:
+        count = workload.failures + workload.start_failures
+        detail = f"it failed {count} times and waits {left_s:.0f} s before the next attempt"
+        return Wait(WaitReason.BACK_OFF, detail, need=left_s, unit="s", unblocks=unblocks)
+    detail = f"a former attempt that contact was lost with may still run for {left_s:.0f} s"
+    return Wait(WaitReason.LEASE, detail, need=left_s, unit="s", unblocks=unblocks)
+
+
+# ---------------------------------------------------------------- Serve
+
+
+def _serve(draft: Draft, workload: Workload) -> list[Claim]:
+    """One claim per replica that the application lacks; what it has too much is given back after the delay."""
+    role = workload.spec.elastic_role or (workload.spec.roles[0] if workload.spec.roles else None)
+    kept = draft.staying(workload.id)
+    if role is None or not kept or not draft.facts.snapshot.synced:
+        return []
+    ours = tuple(m for m in kept if m.role == role.name)
+    wanted = role.min_count
+    if workload.spec.resizable:
+        wanted = max(role.min_count, min(role.max_count, draft.facts.profile.serve_size(workload, draft.facts.now_s)))
+    if len(ours) > wanted:
+        _give_back(draft, workload, role, kept, len(ours) - wanted)
+        return []
+    everything = draft.facts.held[workload.id].members
+    return [growth_claim(workload, role, everything, nth) for nth in range(wanted - len(ours))]
+
+
+def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member, ...], count: int) -> None:
+    low_since_s = workload.demand_low_since_s
+    if low_since_s is None or draft.facts.now_s - low_since_s < draft.facts.profile.scale_down_delay_s:
+        return
+    numbers = {m.surplus for m in removable(workload.spec, kept) if m.role == role.name}
+    chosen = sorted(numbers, reverse=True)[:count]
+    low_s = draft.facts.now_s - low_since_s
+    removal = Removal(set(), draft.facts.now_s + workload.spec.grace_s, None, f"demand has been low for {low_s:.0f} s")
+    if chosen:
+        draft.remove(workload, set(chosen), removal)
+
+
+# ---------------------------------------------------------------- order
+
+
+def order(draft: Draft, requests: list[Request]) -> Iterator[Request]:
+    """The requests, the one that goes first first. Later ones are compared after earlier ones have been decided."""
+    owed = {gone.beneficiary for gone in draft.facts.leaving if gone.beneficiary is not None}
+    lines: dict[QueueId, list[tuple[SortKey, Request]]] = {}
+    for request in requests:
+        lines.setdefault(request.claim.queue, []).append((_within_queue(draft, request.claim, owed), request))
+    heap: list[tuple[SortKey, QueueId, int]] = []
+    for queue, line in lines.items():
+        line.sort(key=lambda entry: entry[0])
+        heap.append((_across_queues(draft, line[0], owed), queue, 0))
+    heapq.heapify(heap)
+    while heap:
+        key, queue, position = heapq.heappop(heap)
+        line = lines[queue]
+        fresh = _across_queues(draft, line[position], owed)
+        if fresh > key:  # its queue has taken more since; others may go first now
+            heapq.heappush(heap, (fresh, queue, position))
+            continue
+        yield line[position][1]
+        if position + 1 < len(line):
+            heapq.heappush(heap, (_across_queues(draft, line[position + 1], owed), queue, position + 1))
+
+
+def _within_queue(draft: Draft, claim: Claim, owed: set[WorkloadId]) -> SortKey:
+    own = draft.facts.profile.order(claim.workload, draft.facts.now_s)
+    return (int(claim.id not in owed), -claim.priority, *own, claim.id, claim.asks[0].surplus if claim.asks else 0)
+
+
+def _across_queues(draft: Draft, entry: tuple[SortKey, Request], owed: set[WorkloadId]) -> SortKey:
+    within, request = entry
+    claim, quota = request.claim, draft.soon.quota
+    borrows = int(quota.borrows(claim.queue, claim.resources))
+    return (within[0], borrows, within[1], quota.share(claim.queue), *within[2:])

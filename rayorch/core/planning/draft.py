@@ -1,0 +1,240 @@
+"""The plan in the making: the facts it is made on, private books to charge, and what has been decided so far.
+
+There are two pairs of books. `now` is what is free at this moment: what starts must fit there. `soon` is what will be
+free when all stops and shrinks that are under way or in this plan have taken effect, less what has been promised to
+their beneficiaries. What starts must fit in both, so that nobody takes what is promised to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
+from rayorch.core.planning.claims import Claim, Shape, staying
+from rayorch.core.planning.seats import Search
+from rayorch.core.policy import Profile, SortKey
+from rayorch.core.quota import Quota
+from rayorch.core.room import Room
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.topology import Domain, Topology
+from rayorch.core.types import (
+    Allocation,
+    Member,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    Resources,
+    State,
+    Workload,
+    WorkloadId,
+    total,
+)
+
+LIVE = (State.RUNNING, State.STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Seats that are being given back, by when at the latest (None: not known) and for whom."""
+
+    workload: WorkloadId
+    members: tuple[Member, ...]
+    deadline_s: float | None
+    beneficiary: WorkloadId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The snapshot with its indexes. `held`: the allocation of each live attempt. `leaving`: see Leaving."""
+
+    snapshot: Snapshot
+    profile: Profile
+    nodes: Mapping[NodeId, NodeSpec]
+    workloads: Mapping[WorkloadId, Workload]
+    held: Mapping[WorkloadId, Allocation]
+    leaving: tuple[Leaving, ...]
+    topology: Topology
+
+    @staticmethod
+    def of(snapshot: Snapshot, profile: Profile) -> Facts:
+        """Index a snapshot."""
+        workloads = {w.id: w for w in snapshot.workloads}
+        held: dict[WorkloadId, Allocation] = {}
+        leaving: list[Leaving] = []
+        for allocation in snapshot.allocations:
+            workload = workloads.get(allocation.workload)
+            if workload is None or workload.state not in LIVE or workload.attempt != allocation.attempt:
+                leaving.append(Leaving(allocation.workload, allocation.members, None, None))
+                continue
+            held[workload.id] = allocation
+            gone = _leaving(workload, allocation)
+            if gone is not None:
+                leaving.append(gone)
+        return Facts(
+            snapshot=snapshot,
+            profile=profile,
+            nodes={node.id: node for node in snapshot.nodes},
+            workloads=workloads,
+            held=held,
+            leaving=tuple(leaving),
+            topology=Topology.of(snapshot.nodes),
+        )
+
+    @property
+    def now_s(self) -> float:
+        """The snapshot's time."""
+        return self.snapshot.now_s
+
+    def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        """The profile's score for a node."""
+        return self.profile.score(bundle, self.nodes[node], free)
+
+    def live(self) -> list[tuple[Workload, Allocation]]:
+        """Live attempts that hold seats, by id."""
+        return [(self.workloads[id], self.held[id]) for id in sorted(self.held)]
+
+
+def _leaving(workload: Workload, allocation: Allocation) -> Leaving | None:
+    if workload.state is State.STOPPING:
+        order = workload.stop
+        return Leaving(
+            workload.id,
+            allocation.members,
+            order.deadline_s if order is not None else None,
+            order.beneficiary if order is not None else None,
+        )
+    stay = staying(allocation)
+    members = tuple(m for m in allocation.members if m not in stay)
+    return Leaving(workload.id, members, workload.release_by_s, workload.release_for) if members else None
+
+
+@dataclass(slots=True)
+class Books:
+    """Room and quota that belong together."""
+
+    room: Room
+    quota: Quota
+
+    def copy(self) -> Books:
+        """Books of their own with the same amounts."""
+        return Books(self.room.copy(), self.quota.copy())
+
+    def give(self, queue: QueueId, members: Iterable[Member]) -> None:
+        """Members leave."""
+        members = tuple(members)
+        for member in members:
+            self.room.give(member.node, member.bundle, member.devices)
+        self.quota.refund(queue, total(m.bundle for m in members))
+
+
+@dataclass(slots=True)
+class Removal:
+    """Surplus numbers that a running attempt gives up in this plan."""
+
+    numbers: set[int]
+    release_by_s: float
+    beneficiary: WorkloadId | None
+    reason: str
+    cost_gpu_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Draft:
+    """What has been decided so far.
+
+    `closed`: nodes held for a head of a queue. `protected`: whom no eviction may touch, and why. `unplaced`: claims
+    within their quota that found no room. `failed`: (how it was tried, shape, queue) that are not tried again.
+    `hopeless`: shapes that the nodes could not take even if nothing ran. `room_waits`: why a shape finds no room.
+    `budget`: what-ifs left. `first`: the books of `now` before anything was decided.
+    """
+
+    facts: Facts
+    now: Books
+    soon: Books
+    first: Books
+    budget: int
+    stops: dict[WorkloadId, Stop] = field(default_factory=dict)
+    removals: dict[WorkloadId, Removal] = field(default_factory=dict)
+    starts: dict[WorkloadId, Start] = field(default_factory=dict)
+    added: dict[WorkloadId, list[Member]] = field(default_factory=dict)
+    reserves: list[Reserve] = field(default_factory=list)
+    cordons: list[Cordon] = field(default_factory=list)
+    leaving: list[Leaving] = field(default_factory=list)
+    closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
+    protected: dict[WorkloadId, str] = field(default_factory=dict)
+    unplaced: list[Claim] = field(default_factory=list)
+    failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
+    hopeless: set[Shape] = field(default_factory=set)
+    room_waits: dict[Shape, tuple[Wait, ...]] = field(default_factory=dict)
+    waits: dict[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
+    estimates: dict[WorkloadId, float | None] = field(default_factory=dict)
+    positions: dict[WorkloadId, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(snapshot: Snapshot, profile: Profile) -> Draft:
+        """Nothing decided yet."""
+        facts = Facts.of(snapshot, profile)
+        usage: dict[QueueId, list[Resources]] = {}
+        for workload, allocation in facts.live():
+            usage.setdefault(workload.spec.queue, []).append(allocation.held)
+        now = Books(
+            Room.of(snapshot.nodes, snapshot.allocations, snapshot.now_s),
+            Quota.of(snapshot.queues, {queue: total(parts) for queue, parts in usage.items()}),
+        )
+        soon = now.copy()
+        for gone in facts.leaving:
+            for member in gone.members:
+                soon.room.give(member.node, member.bundle, member.devices)
+            if gone.workload in facts.held:
+                soon.quota.refund(facts.workloads[gone.workload].spec.queue, total(m.bundle for m in gone.members))
+        return Draft(facts, now, soon, now.copy(), snapshot.what_if_budget, leaving=list(facts.leaving))
+
+    def search(self, *rooms: Room) -> Search:
+        """Where to look in these rooms: open nodes, the profile's score, the fullest domain that suffices."""
+
+        def fullest(domain: Domain) -> SortKey:
+            return (sum(rooms[0].gpu_units(node) for node in domain.nodes),)
+
+        return Search(rooms, self.facts.topology, self.facts.score, fullest, frozenset(self.closed))
+
+    def staying(self, id: WorkloadId) -> tuple[Member, ...]:
+        """What a live attempt keeps after this plan, without what the plan adds; empty when it is stopped."""
+        allocation = self.facts.held.get(id)
+        workload = self.facts.workloads.get(id)
+        if allocation is None or workload is None or workload.state is not State.RUNNING or id in self.stops:
+            return ()
+        removal = self.removals.get(id)
+        gone = removal.numbers if removal is not None else set()
+        return tuple(m for m in staying(allocation) if m.surplus not in gone)
+
+    def charge(self, claim: Claim, nodes: tuple[NodeId, ...], *books: Books) -> tuple[Member, ...]:
+        """Seat the claim on these nodes in all these books; the devices are the first book's."""
+        members: list[Member] = []
+        for ask, node in zip(claim.asks, nodes, strict=True):
+            devices = [pair.room.take(node, ask.bundle) for pair in books]
+            members.append(ask.on(node, devices[0]))
+        for pair in books:
+            pair.quota.charge(claim.queue, claim.resources)
+        return tuple(members)
+
+    def stop(self, stop: Stop) -> None:
+        """Order a stop; its seats come free soon, once."""
+        workload = self.facts.workloads[stop.workload]
+        kept = self.staying(stop.workload)
+        self.stops[stop.workload] = stop
+        self._leave(workload, kept, stop.order.deadline_s, stop.order.beneficiary)
+
+    def remove(self, workload: Workload, numbers: set[int], removal: Removal) -> None:
+        """Take surplus seats of a running attempt (further ones, if some are taken already)."""
+        kept = self.staying(workload.id)
+        known = self.removals.setdefault(workload.id, removal)
+        known.numbers |= numbers
+        self._leave(workload, tuple(m for m in kept if m.surplus in numbers), removal.release_by_s, removal.beneficiary)
+
+    def _leave(
+        self, workload: Workload, members: tuple[Member, ...], deadline_s: float, beneficiary: WorkloadId | None
+    ) -> None:
+        self.soon.give(workload.spec.queue, members)
+        if members:
+            self.leaving.append(Leaving(workload.id, members, deadline_s, beneficiary))

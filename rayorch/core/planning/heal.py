@@ -1,0 +1,160 @@
+"""Stages 1 and 2. Protect: what this turn must not take from. Heal: attempts that can't or must not go on.
+
+A stop is ordered once: a stopping attempt gets a second order only if it is stronger (`STRENGTH`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch.core.decisions import Stop
+from rayorch.core.planning.claims import staying
+from rayorch.core.planning.draft import Draft, Removal
+from rayorch.core.queues import STRENGTH
+from rayorch.core.types import (
+    Allocation,
+    Kind,
+    Member,
+    NodeHealth,
+    NodeId,
+    State,
+    StopCause,
+    StopOrder,
+    Workload,
+)
+
+
+def protect(draft: Draft) -> None:
+    """Name every running workload that no eviction may touch in this turn, with the reason."""
+    profile = draft.facts.profile
+    for workload, _ in draft.facts.live():
+        spec = workload.spec
+        ran_s = draft.facts.now_s - (workload.started_s or 0.0)
+        if not profile.preemption:
+            draft.protected[workload.id] = "preemption is switched off"
+        elif workload.state is not State.RUNNING:
+            draft.protected[workload.id] = "it is stopping already"
+        elif not spec.preemptible:
+            draft.protected[workload.id] = "it is not preemptible"
+        elif ran_s < spec.min_runtime_s:
+            draft.protected[workload.id] = f"it has run {ran_s:.0f} s of its {spec.min_runtime_s:.0f} s minimum"
+
+
+def heal(draft: Draft) -> None:
+    """Order the end, or the smaller size, of every attempt that is not whole, not alive or not wanted."""
+    for workload, allocation in draft.facts.live():
+        ends = [
+            end
+            for end in (
+                _cancelled(draft, workload),
+                _lost(draft, workload, allocation),
+                _not_started(draft, workload, allocation),
+                _lapsed(draft, workload),
+                _drained(draft, workload, allocation),
+            )
+            if end is not None
+        ]
+        old = workload.stop
+        if old is not None and workload.state is State.STOPPING:
+            ends = [end for end in ends if STRENGTH[end.cause] > STRENGTH[old.cause]]
+        if ends:
+            end = max(ends, key=lambda e: STRENGTH[e.cause])
+            deadline_s = end.deadline_s if old is None else min(end.deadline_s, old.deadline_s)
+            order = StopOrder(end.cause, end.reason, draft.facts.now_s, deadline_s)
+            draft.stop(Stop(workload.id, workload.attempt, order, end.cost_gpu_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    cause: StopCause
+    reason: str
+    deadline_s: float
+    cost_gpu_s: float = 0.0
+
+
+def _cancelled(draft: Draft, workload: Workload) -> _End | None:
+    if not workload.cancel_requested:
+        return None
+    return _End(StopCause.CANCELLED, "its owner cancelled it", draft.facts.now_s + workload.spec.grace_s)
+
+
+def _lost(draft: Draft, workload: Workload, allocation: Allocation) -> _End | None:
+    kept = staying(allocation)
+    nodes = draft.facts.nodes
+    lost = sorted({m.node for m in kept if m.node not in nodes or nodes[m.node].health is NodeHealth.LOST})
+    if not lost:
+        return None
+    now_s = draft.facts.now_s
+    names = ", ".join(nodes[n].name if n in nodes else n for n in lost)
+    cause = draft.facts.profile.recover(workload, allocation, tuple(lost), now_s)
+    if cause is not None:
+        cost = draft.facts.profile.victims(workload, allocation, now_s)
+        return _End(cause, f"node {names} was lost under it", now_s, cost)
+    _leave_nodes(draft, workload, kept, frozenset(lost), now_s, f"node {names} was lost under these seats")
+    return None
+
+
+def _not_started(draft: Draft, workload: Workload, allocation: Allocation) -> _End | None:
+    if workload.ready_s is not None:
+        return None
+    now_s = draft.facts.now_s
+    if allocation.failed:
+        return _End(StopCause.START_FAILED, f"its seats could not be made: {allocation.failed}", now_s)
+    if not allocation.ready and now_s > allocation.deadline_s:
+        late_s = now_s - allocation.reserved_s
+        return _End(StopCause.START_FAILED, f"its seats were not ready after {late_s:.0f} s", now_s)
+    return None
+
+
+def _lapsed(draft: Draft, workload: Workload) -> _End | None:
+    """The lease counts from the last sign of life. An attempt that gave none yet has the start's own bounds."""
+    if workload.state is not State.RUNNING or workload.started_s is None or not draft.facts.snapshot.synced:
+        return None
+    seen_s = max(workload.lease_renewed_s, workload.started_s)
+    if workload.ready_s is None and seen_s <= workload.started_s:
+        return None
+    profile = draft.facts.profile
+    silent_s = draft.facts.now_s - seen_s
+    if silent_s <= profile.lease_s + profile.lease_margin_s:
+        return None
+    return _End(StopCause.LEASE_LAPSED, f"no sign of life for {silent_s:.0f} s", draft.facts.now_s)
+
+
+def _drained(draft: Draft, workload: Workload, allocation: Allocation) -> _End | None:
+    """Leave a draining node with the workload's grace before the deadline; without a deadline, at once."""
+    now_s, grace_s = draft.facts.now_s, workload.spec.grace_s
+    kept = staying(allocation)
+    due: dict[NodeId, float] = {}
+    for member in kept:
+        node = draft.facts.nodes.get(member.node)
+        if node is None or node.health is not NodeHealth.DRAINING:
+            continue
+        leave_by_s = now_s + grace_s if node.drain_deadline_s is None else node.drain_deadline_s
+        if now_s >= leave_by_s - grace_s - draft.facts.profile.lease_margin_s:
+            due[node.id] = leave_by_s
+    if not due or workload.state is not State.RUNNING:
+        return None
+    names = ", ".join(draft.facts.nodes[id].name for id in sorted(due))
+    by_s = max(now_s, min(due.values()))
+    if _can_leave(workload, kept, frozenset(due)):
+        _leave_nodes(draft, workload, kept, frozenset(due), by_s, f"node {names} is drained")
+        return None
+    cost = draft.facts.profile.victims(workload, allocation, now_s)
+    return _End(StopCause.DRAINED, f"node {names} is drained", by_s, cost)
+
+
+def _can_leave(workload: Workload, kept: tuple[Member, ...], nodes: frozenset[NodeId]) -> bool:
+    """Whether the rest goes on without the seats on these nodes: surplus seats, or some but not all replicas."""
+    leaving = [m for m in kept if m.node in nodes]
+    if workload.spec.kind is Kind.SERVE:
+        return len(leaving) < len(kept)
+    return workload.spec.resizable and all(m.surplus > 0 for m in leaving)
+
+
+def _leave_nodes(
+    draft: Draft, workload: Workload, kept: tuple[Member, ...], nodes: frozenset[NodeId], by_s: float, reason: str
+) -> None:
+    if workload.state is not State.RUNNING or workload.id in draft.stops:
+        return
+    numbers = {m.surplus for m in kept if m.node in nodes}
+    draft.remove(workload, numbers, Removal(set(), by_s, None, reason))

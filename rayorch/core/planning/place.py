@@ -1,0 +1,93 @@
+"""Stage 5. Place: a claim starts where there is room now, or waits for room that is being freed, or is held room.
+
+The reservation for a head. Of every queue the first claim (in the order of stage 4) that is within its quota and finds
+neither room nor victims holds nodes: the nodes that would take it if all work there ended, those in use least first, so
+that it can start soonest. Nothing behind it may start, grow or evict on these nodes; work that runs there goes on.
+What is behind may use all other nodes, so it is never what delays the head. A claim of at most one GPU in one piece
+holds nothing: there is no smaller whole piece that others could take from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.decisions import Reserve, Start
+from rayorch.core.planning.claims import Claim
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.seats import find
+from rayorch.core.policy import SortKey
+from rayorch.core.room import Room
+from rayorch.core.types import UNIT, NodeId, QueueId, Resources
+
+NOW = "now"
+SOON = "soon"
+
+
+def place(draft: Draft, claim: Claim) -> bool:
+    """Start the claim, or add its seat, if quota and room allow it now; never in room that is promised to others."""
+    key = (NOW, claim.shape, QueueId(""))
+    if key in draft.failed or not _within_quota(draft, claim):
+        return False
+    nodes = find(claim.shape, draft.search(draft.now.room, draft.soon.room))
+    if nodes is None:
+        draft.failed.add(key)
+        return False
+    members = draft.charge(claim, nodes, draft.now, draft.soon)
+    if claim.grows:
+        draft.added.setdefault(claim.id, []).extend(members)
+    else:
+        where = _where(draft, nodes)
+        draft.starts[claim.id] = Start(claim.id, claim.attempt, members, f"{len(members)} seats on {where}")
+    return True
+
+
+def promise(draft: Draft, claim: Claim) -> bool:
+    """Reserve seats in room that is free or being freed, if the claim fits there: it needs no victims then."""
+    key = (SOON, claim.shape, QueueId(""))
+    if not draft.leaving or key in draft.failed or not draft.soon.quota.fits(claim.queue, claim.resources):
+        return False
+    nodes = find(claim.shape, draft.search(draft.soon.room))
+    if nodes is None:
+        draft.failed.add(key)
+        return False
+    members = draft.charge(claim, nodes, draft.soon)
+    draft.reserves.append(Reserve(claim.id, members, True, f"seats that are being freed on {_where(draft, nodes)}"))
+    return True
+
+
+def hold(draft: Draft, claim: Claim) -> bool:
+    """Keep nodes for the head of a queue; False when it needs none or no node could take it."""
+    small = len(claim.asks) == 1 and claim.resources.gpu_units <= UNIT
+    heads = {holder: draft.facts.workloads[holder].spec.queue for holder in draft.closed.values()}
+    if claim.grows or small or claim.queue in heads.values() or not draft.soon.quota.fits(claim.queue, claim.resources):
+        return False
+    empty = Room.of(draft.facts.snapshot.nodes, (), draft.facts.now_s)
+    plain = draft.search(empty)
+
+    def least_used_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        in_use = empty.free(node).gpu_units - draft.soon.room.free(node).gpu_units
+        return (in_use, *plain.score(bundle, node, free))
+
+    search = replace(
+        plain,
+        score=least_used_first,
+        domain_score=lambda d: (-sum(draft.soon.room.gpu_units(node) for node in d.nodes),),
+    )
+    nodes = find(claim.shape, search)
+    if nodes is None:
+        return False
+    members = tuple(ask.on(node, ()) for ask, node in zip(claim.asks, nodes, strict=True))
+    draft.closed.update((node, claim.id) for node in nodes)
+    reason = f"the first of queue {claim.queue} that finds no room; nothing behind it may take {_where(draft, nodes)}"
+    draft.reserves.append(Reserve(claim.id, members, False, reason))
+    return True
+
+
+def _within_quota(draft: Draft, claim: Claim) -> bool:
+    now, soon = draft.now.quota, draft.soon.quota
+    return now.fits(claim.queue, claim.resources) and soon.fits(claim.queue, claim.resources)
+
+
+def _where(draft: Draft, nodes: tuple[NodeId, ...]) -> str:
+    names = sorted({draft.facts.nodes[node].name or node for node in nodes})
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more nodes" if len(names) > 4 else "")

@@ -1,0 +1,220 @@
+"""Why a claim that did not start waits: every reason that holds, each with its numbers, blockers and what ends it.
+
+The reasons that lie in the room are found once per shape and turn, and shared by all claims of that shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.decisions import Wait, WaitReason
+from rayorch.core.explain import UNBLOCKS
+from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.draft import Draft, Leaving
+from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
+from rayorch.core.quota import Shortage
+from rayorch.core.room import Room
+from rayorch.core.types import (
+    UNIT,
+    Member,
+    NodeHealth,
+    QueueId,
+    Resources,
+    WorkloadId,
+    total,
+)
+
+MAX_BLOCKERS = 5
+"""How many of those in the way are named."""
+
+
+def quota_waits(draft: Draft, claim: Claim) -> tuple[Wait, ...]:
+    """One reason per queue on the path and resource at which the claim is too much."""
+    short = draft.now.quota.shortages(claim.queue, claim.resources)
+    soon = draft.soon.quota.shortages(claim.queue, claim.resources)
+    found = {(s.queue, s.resource): s for s in (*soon, *short)}
+    return tuple(_quota_wait(draft, claim, shortage) for shortage in found.values())
+
+
+def _quota_wait(draft: Draft, claim: Claim, short: Shortage) -> Wait:
+    resource = short.resource
+    detail = (
+        f"queue {short.queue} holds {_amount(short.used)} {resource} of the {_amount(short.deserved)} that it deserves"
+        f" and may take {_amount(short.have)} more; {_amount(short.need)} are needed"
+    )
+    return Wait(
+        WaitReason.QUOTA,
+        detail,
+        need=short.need / UNIT,
+        have=short.have / UNIT,
+        unit=resource,
+        blockers=_holders(draft, resource, short.queue, claim.id),
+        unblocks=UNBLOCKS[WaitReason.QUOTA],
+    )
+
+
+def releasing_wait(draft: Draft, members: tuple[Member, ...]) -> tuple[Wait, float | None]:
+    """The claim's seats are promised: who is leaving them, and by when at the latest."""
+    nodes = {m.node for m in members}
+    leaving = [gone for gone in draft.leaving if any(m.node in nodes for m in gone.members)]
+    deadlines = [gone.deadline_s for gone in leaving]
+    known = [deadline for deadline in deadlines if deadline is not None]
+    latest = max(known) if known and len(known) == len(deadlines) else None
+    wait = Wait(
+        WaitReason.RELEASING,
+        f"seats are reserved for it; {_names(leaving)} {'is' if len(leaving) == 1 else 'are'} leaving them",
+        need=max(0.0, latest - draft.facts.now_s) if latest is not None else 0.0,
+        unit="s",
+        blockers=tuple(sorted({gone.workload for gone in leaving}))[:MAX_BLOCKERS],
+        unblocks=UNBLOCKS[WaitReason.RELEASING],
+    )
+    return wait, max(latest, draft.facts.now_s) if latest is not None else None
+
+
+def room_waits(draft: Draft, shape: Shape) -> tuple[Wait, ...]:
+    """All reasons that lie in the room, for any claim of the shape; computed once per shape that finds no room."""
+    known = draft.room_waits.get(shape)
+    if known is None:
+        known = tuple(_room_waits(draft, shape))
+        if known:  # room that is there may be gone for the next claim
+            draft.room_waits[shape] = known
+    return known
+
+
+def _room_waits(draft: Draft, shape: Shape) -> list[Wait]:
+    search = draft.search(draft.now.room, draft.soon.room)
+    if find(shape, search) is not None:
+        return []
+    found = _amounts(draft, shape, replace(search, closed=frozenset()))
+    found += _taken_ahead(draft, shape, search)
+    found += _out_of_service(draft, shape)
+    if not _could_ever_fit(draft, shape):
+        draft.hopeless.add(shape)
+        need = _gpus(shape)
+        most = max((node.total.gpu_units for node in draft.facts.snapshot.nodes), default=0) / UNIT
+        detail = f"no set of the {len(draft.facts.nodes)} nodes could take it, even if nothing else ran"
+        found.append(
+            Wait(WaitReason.NEVER_FITS_NOW, detail, True, need, most, "GPU", (), UNBLOCKS[WaitReason.NEVER_FITS_NOW])
+        )
+    return found
+
+
+def _amounts(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
+    """Not enough in all, or not in pieces of that size, or not within one domain."""
+    need = total(bundle.times(count) for bundle, count in shape.bundles)
+    found: list[Wait] = []
+    for name, units in need:
+        have = free_total(search, name)
+        if have < units:
+            detail = f"{_amount(units)} {name} are needed, {_amount(max(0, have))} are free"
+            blockers = _holders(draft, name, None, None)
+            found.append(_wait(WaitReason.RESOURCES, detail, units / UNIT, max(0, have) / UNIT, name, blockers))
+    if found or find(shape, search) is not None:
+        return found
+    for bundle, count in shape.bundles:
+        fitting = count_fitting(bundle, search, count)
+        if fitting < count:
+            size = ", ".join(f"{_amount(n)} {name}" for name, n in bundle)
+            detail = f"{count} pieces of {size} are needed, {fitting} fit; what is free is in smaller pieces"
+            blockers = _holders(draft, bundle.items[0][0] if bundle.items else "", None, None)
+            found.append(_wait(WaitReason.FRAGMENTED, detail, count, fitting, "seats", blockers))
+    if not found and fill(shape.bundles, search.topology.nodes, search) is None:
+        count = sum(count for _, count in shape.bundles)
+        detail = "each of its pieces would fit, all of them together do not"
+        found.append(_wait(WaitReason.FRAGMENTED, detail, count, 0, "seats", ()))
+    level = shape.topology.required
+    if level is not None and not found:
+        found.append(_topology_wait(shape, search, level))
+    return found
+
+
+def _topology_wait(shape: Shape, search: Search, level: str) -> Wait:
+    need = _gpus(shape)
+    domains = search.topology.at(level)
+    if shape.near:
+        domains = tuple(d for d in domains if any(node in shape.near for node in d.nodes))
+    have = max((search.free_gpu_units(d.nodes) for d in domains), default=0) / UNIT
+    detail = f"it would fit, but not within one {level}: the freest of {len(domains)} has {have:g} GPU free"
+    return _wait(WaitReason.TOPOLOGY, detail, need, have, "GPU", ())
+
+
+def _taken_ahead(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
+    """Room that is free, but held for a head, or given to others that go first."""
+    found: list[Wait] = []
+    if search.closed and find(shape, replace(search, closed=frozenset())) is not None:
+        heads = tuple(sorted(set(draft.closed.values())))
+        detail = f"{len(draft.closed)} nodes are held for {len(heads)} workloads ahead of it"
+        found.append(_wait(WaitReason.RESERVED_FOR_HEAD, detail, 0, 0, "", heads[:MAX_BLOCKERS]))
+        return found
+    ahead = (*draft.starts, *draft.added, *(r.workload for r in draft.reserves if r.from_release))
+    if ahead and find(shape, replace(search, rooms=(draft.first.room,), closed=frozenset())) is not None:
+        blockers = tuple(dict.fromkeys(ahead))
+        detail = f"{len(blockers)} workloads go first in this turn and take the room"
+        found.append(_wait(WaitReason.PRIORITY, detail, len(blockers), 0, "workloads", blockers[:MAX_BLOCKERS]))
+    return found
+
+
+def _out_of_service(draft: Draft, shape: Shape) -> list[Wait]:
+    """Room on nodes that take nothing new, and room that is used outside our grants."""
+    facts, found = draft.facts, list[Wait]()
+    now_s = facts.now_s
+    off = [n for n in facts.snapshot.nodes if n.health is not NodeHealth.OK or n.blocked_until_s > now_s]
+    if off and find(shape, draft.search(draft.now.room.opened())) is not None:
+        names = ", ".join(f"{n.name} ({'blocked' if n.health is NodeHealth.OK else n.health.value})" for n in off[:4])
+        detail = f"it would fit if nodes that take nothing new did: {names}"
+        found.append(_wait(WaitReason.NODES_UNAVAILABLE, detail, len(off), 0, "nodes", ()))
+    foreign = [n for n in facts.snapshot.nodes if n.foreign]
+    if foreign:
+        nodes = [replace(n, foreign=Resources()) for n in facts.snapshot.nodes]
+        if find(shape, draft.search(Room.of(nodes, facts.snapshot.allocations, now_s))) is not None:
+            units = sum(n.foreign.gpu_units for n in foreign)
+            holders = ", ".join(sorted({h for n in foreign for h in n.foreign_holders})[:4]) or "unknown users"
+            detail = f"{_amount(units)} GPU are in use outside our grants by {holders}"
+            found.append(_wait(WaitReason.FOREIGN_USE, detail, units / UNIT, 0, "GPU", ()))
+    return found
+
+
+def _could_ever_fit(draft: Draft, shape: Shape) -> bool:
+    """Whether the nodes that exist would take the shape if all were healthy and nothing else ran."""
+    nodes = [
+        replace(node, health=NodeHealth.OK, foreign=Resources(), blocked_until_s=0.0)
+        for node in draft.facts.snapshot.nodes
+        if node.health is not NodeHealth.LOST
+    ]
+    search = replace(draft.search(Room.of(nodes, (), draft.facts.now_s)), closed=frozenset())
+    return find(shape, search) is not None
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _wait(
+    reason: WaitReason, detail: str, need: float, have: float, unit: str, blockers: tuple[WorkloadId, ...]
+) -> Wait:
+    return Wait(reason, detail, True, need, have, unit, blockers, UNBLOCKS[reason])
+
+
+def _holders(
+    draft: Draft, resource: str, queue: QueueId | None, other_than: WorkloadId | None
+) -> tuple[WorkloadId, ...]:
+    """Who holds most of a resource, in a queue's subtree or anywhere; the largest holdings first."""
+    held: list[tuple[int, WorkloadId]] = []
+    for workload, allocation in draft.facts.live():
+        inside = queue is None or workload.spec.queue == queue or workload.spec.queue.startswith(f"{queue}/")
+        units = allocation.held.units(resource)
+        if inside and units and workload.id != other_than:
+            held.append((-units, workload.id))
+    return tuple(id for _, id in sorted(held)[:MAX_BLOCKERS])
+
+
+def _names(leaving: list[Leaving]) -> str:
+    names = sorted({gone.workload for gone in leaving})
+    return ", ".join(names[:MAX_BLOCKERS]) or "nobody known"
+
+
+def _gpus(shape: Shape) -> float:
+    return sum(bundle.gpu_units * count for bundle, count in shape.bundles) / UNIT
+
+
+def _amount(units: int) -> str:
+    return f"{units / UNIT:g}"
