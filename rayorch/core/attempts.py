@@ -106,6 +106,7 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         release_for=None,
         demand=None,
         demand_low_since_s=None,
+        lease_renewed_s=0.0,  # renewals are not journalled, so nothing of them may outlive the attempt
         exit_code=event.exit_code,
         reason=event.reason,
         failures=workload.failures + own_failure,

@@ -250,9 +250,9 @@ def _stop_runner(facts: Facts) -> list[Action]:
 def _make_groups(facts: Facts, allocation: Allocation, snapshot: Snapshot) -> list[Action]:
     workload = facts.workload
     if allocation.failed:
-        waiting = {m.node for m in allocation.members if m.surplus in allocation.gang and not m.group_id}
-        nodes = waiting or {m.node for m in allocation.members if m.surplus in allocation.gang}
-        return _block(nodes, allocation.failed, facts, snapshot)
+        gang = [m for m in allocation.members if m.surplus in allocation.gang]
+        waiting = {m.node for m in gang if m.phase in (MemberPhase.RESERVED, MemberPhase.CREATING)}
+        return _block(waiting, allocation.failed, facts, snapshot)
     failed = {m.node for m in allocation.members if _failed_seat(facts, m)}
     actions = _block(failed, "a placement group could not be made here", facts, snapshot) if failed else []
     if workload.spec.kind is Kind.SERVE:
