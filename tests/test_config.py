@@ -143,6 +143,14 @@ def test_without_an_id_the_name_is_the_id_and_with_one_it_is_not() -> None:
     assert _core(value).id == "w-1"  # type: ignore[attr-defined]
 
 
+def test_bundles_of_a_leased_gang_keep_their_order() -> None:
+    value = _workload(kind="gang", entrypoint="", bundles=[{"GPU": 1}, {"GPU": 1}, {"CPU": 2}, {"GPU": 1}])
+    roles = _core(value).roles  # type: ignore[attr-defined]
+    assert [(r.bundle.to_floats(), r.min_count) for r in roles] == [({"GPU": 1}, 2), ({"CPU": 2}, 1), ({"GPU": 1}, 1)]
+    value["spec"]["bundles"] = [{"GPU": 1}, {"GPU": 0}]  # type: ignore[index]
+    assert _refused(value).field == "spec.bundles[1]"
+
+
 def test_a_command_given_as_words_is_quoted() -> None:
     spec = _core(_workload(entrypoint=["python", "-c", "print('a b')"]))
     assert Payload.of_text(spec.payload).entrypoint == """python -c 'print('"'"'a b'"'"')'"""  # type: ignore[attr-defined]
@@ -190,6 +198,7 @@ def test_a_command_given_as_words_is_quoted() -> None:
         ({"runtimeEnv": {"working_dir": ".", "workingDir": "."}}, "spec.runtimeEnv.workingDir"),
         ({"env": {"A": 1}}, "spec.env.A"),
         ({"driver": {}}, "spec.driver"),
+        ({"bundles": [{"GPU": 1}]}, "spec.bundles"),
         ({"unknown": 1}, "spec.unknown"),
     ],
 )

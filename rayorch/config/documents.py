@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field
 
 from rayorch.config.fields import (
+    MAX_MEMBERS,
     Amounts,
     Duration,
     Items,
@@ -270,10 +271,14 @@ Command = Annotated[str, BeforeValidator(_command), Field(max_length=MAX_TEXT)]
 
 
 class WorkloadBody(Model):
-    """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs."""
+    """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs.
+
+    `bundles`, for kind gang and instead of `gang`: members of different shapes, in the order of the group's bundles.
+    """
 
     kind: Literal["train", "job", "gang"] = "job"
     gang: Gang | None = None
+    bundles: Items[Amounts] = ()
     driver: Amounts = Field(default_factory=lambda: {CPU: 1.0})
     topology: Topology = Topology()
     entrypoint: Command = ""
@@ -301,7 +306,9 @@ class WorkloadDocument(Model):
             raise SpecError("spec.entrypoint", "a leased gang runs no command")
         if kind is not Kind.GANG and not body.entrypoint.strip():
             raise SpecError("spec.entrypoint", "is empty")
-        if kind is not Kind.JOB and body.gang is None:
+        if body.bundles and (kind is not Kind.GANG or body.gang is not None):
+            raise SpecError("spec.bundles", "are for kind gang, instead of gang")
+        if kind is not Kind.JOB and body.gang is None and not body.bundles:
             raise SpecError("spec.gang", f"is needed for kind {kind.value}")
         roles = _roles(kind, body)
         runtime_env = _runtime_env(body.runtime_env, body.env)
@@ -326,7 +333,7 @@ class WorkloadDocument(Model):
 
 def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
     """The members and, for a command, the place of the driver."""
-    roles: list[Role] = []
+    roles: list[Role] = _bundle_roles(body.bundles)
     if body.gang is not None:
         least, most = body.gang.workers
         if body.gang.min_workers is not None:
@@ -342,6 +349,23 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
     if not roles:
         raise SpecError("spec.driver", "is empty, and there is no gang")
     return tuple(roles)
+
+
+def _bundle_roles(bundles: tuple[Mapping[str, float], ...]) -> list[Role]:
+    """One role for each run of equal bundles, so that the order stays."""
+    if len(bundles) > MAX_MEMBERS:
+        raise SpecError("spec.bundles", f"has {len(bundles)} entries, at most {MAX_MEMBERS}")
+    roles: list[Role] = []
+    for n, amounts in enumerate(bundles):
+        bundle = resources(amounts, f"spec.bundles[{n}]")
+        if not bundle:
+            raise SpecError(f"spec.bundles[{n}]", "a member needs something")
+        if roles and roles[-1].bundle == bundle:
+            count = roles[-1].min_count + 1
+            roles[-1] = Role(roles[-1].name, bundle, count, count)
+        else:
+            roles.append(Role(f"bundle-{n}", bundle, 1, 1))
+    return roles
 
 
 def _role(name: str, bundle: Resources, least: int, most: int, field: str) -> Role:
