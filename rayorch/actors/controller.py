@@ -123,6 +123,7 @@ class ControllerShell:
         outcomes = self._cluster.commit(decided)
         actions = reconcile(snapshot, dict(self._runners), self._settings.profile)
         self._executor.carry_out(actions)
+        self._executor.keep_agents(self._cluster.nodes)
         for outcome in outcomes:
             if not isinstance(outcome.decision, Scale | Reserve):
                 log.info("%s: %s %s", "committed" if outcome.committed else "refused", outcome.decision, outcome.reason)

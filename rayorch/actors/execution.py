@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -18,10 +18,12 @@ import ray
 from rayorch.actors.allocator import GroupsOf
 from rayorch.actors.cluster import RayCluster
 from rayorch.actors.names import NAMESPACE, attempt_of_runner, find_or_none, runner_name
+from rayorch.actors.node_agent import start_agent
 from rayorch.actors.runner import RunnerSettings, failed_start, start_runner
 from rayorch.core import reconcile as act
 from rayorch.core.requests import AttemptRef, ResizeRequest
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
+from rayorch.core.types import Kind, NodeHealth, NodeId, NodeSpec
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class Executor:
         self._loop = loop
         self._seen = seen
         self._handles: dict[RunnerKey, Any] = {}
+        self._agents: dict[NodeId, Any] = {}
         self._watches: set[asyncio.Task[None]] = set()
 
     def carry_out(self, actions: tuple[act.Action, ...]) -> None:
@@ -81,11 +84,30 @@ class Executor:
             case act.MarkReady():
                 queues.ready.remote(AttemptRef(action.workload, action.attempt))
             case act.EndAttempt():
+                self._sweep(AttemptRef(action.event.workload, action.event.attempt))
                 queues.end_attempt.remote(action.event)
             case act.BlockNodes():
                 self._cluster.inventory.block.remote((action.nodes, action.until_s, action.reason))
             case _:
                 assert_never(action)
+
+    # ------------------------------------------------------------ agents
+
+    def keep_agents(self, nodes: Mapping[NodeId, NodeSpec]) -> None:
+        """One agent on each node that is there."""
+        there = {node.id for node in nodes.values() if node.health is not NodeHealth.LOST}
+        for node in there - self._agents.keys():
+            self._agents[node] = start_agent(self._settings.instance, node)
+        for node in self._agents.keys() - there:  # pinned to a node that is gone, it would wait there for ever
+            ray.kill(self._agents.pop(node))
+
+    def _sweep(self, attempt: AttemptRef) -> None:
+        """End what an attempt that is over has left behind on its nodes."""
+        workload = self._cluster.workloads.get(attempt.workload)
+        if workload is None or workload.attempt != attempt.attempt or workload.spec.kind is Kind.GANG:
+            return
+        for node in {member.node for member in workload.placement} & self._agents.keys():
+            self._agents[node].end_leftovers.remote(attempt)
 
     # ------------------------------------------------------------ runners
 

@@ -15,6 +15,7 @@ from rayorch.actors.inventory import InventorySettings, start_inventory
 from rayorch.actors.journal import ensure_journal
 from rayorch.actors.logs import LogSettings, start_log_store
 from rayorch.actors.names import (
+    agent_name,
     allocator_name,
     controller_name,
     find,
@@ -29,7 +30,7 @@ from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.adapters.ray_nodes import head_options
 from rayorch.core.errors import ClusterError
 from rayorch.core.policy import Profile
-from rayorch.core.types import QueueId, QueueSpec
+from rayorch.core.types import NodeId, QueueId, QueueSpec
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +97,11 @@ def stop_instance(instance: str) -> None:
     owner = find_or_none(queues_name(instance))
     if owner is not None:
         ray.get(owner.close.remote(), timeout=START_TIMEOUT_S)
-    for name in (controller_name, allocator_name, inventory_name, queues_name, logs_name):
-        handle = find_or_none(name(instance))
+    names = [name(instance) for name in (controller_name, allocator_name, inventory_name, queues_name, logs_name)]
+    named = ray.util.list_named_actors(all_namespaces=True)
+    agents = [row["name"] for row in named if row["name"].startswith(agent_name(instance, NodeId("")))]
+    for name in (*names, *agents):
+        handle = find_or_none(name)
         if handle is not None:
             ray.kill(handle)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rayorch.core.errors import SpecError
-from rayorch.core.policy import OrderPolicy, Profile, RecoverPolicy, ScorePolicy, SizePolicy, VictimPolicy
+from rayorch.core.policy import OrderPolicy, Profile, RecoverPolicy, ScalePolicy, ScorePolicy, SizePolicy, VictimPolicy
 
 PolicyFunction = Callable[..., object]
 
@@ -16,9 +16,10 @@ DEFAULT_POLICIES: Mapping[str, str] = {
     "order": "rayorch.policies.order.priority:key",
     "score": "rayorch.policies.place.best_fit:score",
     "victims": "rayorch.policies.victims.lost_work:cost",
-    "train_size": "rayorch.policies.adapt.grow_to_max:size",
-    "serve_size": "rayorch.policies.serve.target_ongoing:size",
+    "train_size": "rayorch.policies.adapt.elastic:size",
+    "serve_size": "rayorch.policies.serve.demand:size",
     "recover": "rayorch.policies.recover.whole_gang:recover",
+    "scale": "rayorch.policies.scale.gangs:wanted",
 }
 """The policies in force where a profile names no other, by slot of `core.policy.Profile`."""
 
@@ -50,6 +51,7 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
         train_size=cast(SizePolicy, functions["train_size"]),
         serve_size=cast(SizePolicy, functions["serve_size"]),
         recover=cast(RecoverPolicy, functions["recover"]),
+        scale=cast(ScalePolicy, functions["scale"]),
     )
     return replace(profile, **settings.knobs)  # type: ignore[arg-type]  # names and types were checked by the document
 
