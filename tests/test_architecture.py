@@ -49,6 +49,7 @@ RULES = {
     "serve_apps": _rule(f"serve_apps {HANDLES}"),
     "client": _rule(HANDLES),
     "cli": _rule(f"cli {HANDLES}"),
+    "server": _rule("actors adapters serve_apps core config"),  # the process that puts all of it together
     "__init__": _rule("client core config"),
 }
 

@@ -13,6 +13,7 @@ from tests.source_tree import PACKAGE, ROOT, imports, modules, tree
 # CONTRIBUTING says "about 70" and "about 400"; these are where "about" ends.
 FUNCTION_LINES = 75
 MODULE_LINES = 450
+TEST_MODULE_LINES = 600
 CODE_FOLDERS = ("rayorch", "tests", "benchmarks", "examples", "tools")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -59,8 +60,9 @@ def long_modules() -> Iterator[str]:
     """Modules over the limit, without comments and blank lines."""
     for path in _python_files():
         length = _code_lines(path, 1, len(path.read_text(encoding="utf-8").splitlines()))
-        if length > MODULE_LINES:
-            yield f"{_place(path, 1)}: {length} lines, at most {MODULE_LINES}"
+        limit = TEST_MODULE_LINES if path.is_relative_to(ROOT / "tests") else MODULE_LINES
+        if length > limit:
+            yield f"{_place(path, 1)}: {length} lines, at most {limit}"
 
 
 def grab_bags() -> Iterator[str]:
@@ -105,9 +107,9 @@ def _says_enough_elsewhere(node: ast.ClassDef | Function) -> bool:
 
 
 def untyped_holes() -> Iterator[str]:
-    """`Any` outside the adapters, where what we talk to has no types of its own."""
+    """`Any` where decisions are made or text becomes data; handles of Ray's actors and users' results have no types."""
     for path in modules().values():
-        if path.is_relative_to(PACKAGE / "adapters"):
+        if path.relative_to(PACKAGE).parts[0] not in ("core", "policies", "sim", "config"):
             continue
         for found in imports(path):
             if found.name == "typing.Any":

@@ -13,10 +13,9 @@ import ray
 from ray.autoscaler.v2.sdk import request_cluster_resources
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import _AutoscalingCoordinatorActor
 
-from rayorch.adapters.ray_nodes import HEAD_RESOURCE
-
 ACTOR_NAME = "AutoscalingCoordinator"
 ACTOR_NAMESPACE = "AutoscalingCoordinator"
+HEAD_RESOURCE = "node:__internal_head__"  # every head node has one of it
 
 Bundle = dict[str, float]
 Selector = dict[str, str]
