@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+import rayorch
+from rayorch.client.connection import Client
+from rayorch.client.handle import WorkloadHandle
 from tests.source_tree import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").rglob("*.md")])
@@ -52,7 +57,26 @@ def test_documents_name_targets_that_the_makefile_has() -> None:
     assert {"demo", "test"} <= named <= targets, named - targets
 
 
-def test_the_notebook_example_fits_on_a_page() -> None:
+def _notebook_example() -> str:
     blocks = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     (example,) = [code for language, code in blocks if language == "python"]
+    return str(example)
+
+
+def test_the_notebook_example_calls_the_client_as_it_is() -> None:
+    methods = {"connect": rayorch.connect, "submit": Client.submit, "gang": Client.gang}
+    methods |= {name: getattr(WorkloadHandle, name) for name in ("explain", "logs", "result")}
+    called = set()
+    for call in ast.walk(ast.parse(_notebook_example())):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in methods:
+            name = call.func.attr
+            receiver = [] if name == "connect" else [None]
+            keywords = {str(keyword.arg): None for keyword in call.keywords}
+            inspect.signature(methods[name]).bind(*receiver, *call.args, **keywords)
+            called.add(name)
+    assert called == set(methods)
+
+
+def test_the_notebook_example_fits_on_a_page() -> None:
+    example = _notebook_example()
     assert len([line for line in example.splitlines() if line.strip()]) <= 20
