@@ -1,6 +1,7 @@
 """Ray Serve: applications whose replicas use granted seats only. See docs/serve.md."""
 
 from rayorch.adapters.ray_serve.apps import (
+    CALLBACK_VARIABLE,
     AppStatus,
     ReplicaStatus,
     app_spec,
@@ -16,6 +17,7 @@ from rayorch.adapters.ray_serve.policy import GrantPolicy
 from rayorch.adapters.ray_serve.seats import deployment_of
 
 __all__ = [
+    "CALLBACK_VARIABLE",
     "AppSpec",
     "AppStatus",
     "DeployedApp",

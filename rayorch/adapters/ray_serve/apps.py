@@ -24,6 +24,7 @@ from rayorch.core.payload import Payload
 from rayorch.core.reports import SeatInUse
 from rayorch.core.types import WorkloadSpec
 
+CALLBACK_VARIABLE = "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH"
 CALLBACK_PATH = "rayorch.adapters.ray_serve.controller_callback"
 START_ATTEMPTS = 3
 START_TIMEOUT_S = 120.0
@@ -85,7 +86,7 @@ def _start(http_host: str, http_port: int, proxy_location: str) -> None:
     serve.start(
         proxy_location=proxy_location,
         http_options={"host": http_host, "port": http_port},
-        controller_options={"runtime_env": {"env_vars": {"RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": CALLBACK_PATH}}},
+        controller_options={"runtime_env": {"env_vars": {CALLBACK_VARIABLE: CALLBACK_PATH}}},
     )
 
 

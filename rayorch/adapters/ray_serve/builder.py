@@ -85,6 +85,7 @@ def _deploy(spec: AppSpec, seats: Mapping[str, int], runner: RunnerRef) -> Deplo
     from ray.serve._private.build_app import build_app
     from ray.serve._private.client import ServeControllerClient
     from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+    from ray.serve.exceptions import RayServeException
 
     application = load_application(spec)
     built = build_app(
@@ -101,11 +102,14 @@ def _deploy(spec: AppSpec, seats: Mapping[str, int], runner: RunnerRef) -> Deplo
         for d in built.deployments
     ]
     client = ServeControllerClient(ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE))
-    client.deploy_applications(
-        [replace(built, deployments=deployments)],
-        wait_for_ingress_deployment_creation=False,
-        wait_for_applications_running=False,
-    )
+    try:
+        client.deploy_applications(
+            [replace(built, deployments=deployments)],
+            wait_for_ingress_deployment_creation=False,
+            wait_for_applications_running=False,
+        )
+    except RayServeException as error:  # two entrances, or a route that another application has
+        raise SpecError("route_prefix", str(error).strip().splitlines()[-1]) from error
     return DeployedApp(spec.name, tuple(sorted((d, role.name) for d, role in roles.items())))
 
 

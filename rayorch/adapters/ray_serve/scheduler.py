@@ -131,6 +131,10 @@ class GrantScheduler(DeploymentScheduler):
         starting = self._size(deployment_id) - len(outside) - len(running) - recovering
         return Replicas(len(running) + recovering, starting, len(outside))
 
+    def count_running(self, app: str, deployment: str) -> int:
+        """Replicas that answer requests."""
+        return len(self._running_replicas.get(DeploymentID(name=deployment, app_name=app), {}))
+
     def _size(self, deployment_id: DeploymentID) -> int:
         return sum(
             len(replicas.get(deployment_id, ()))

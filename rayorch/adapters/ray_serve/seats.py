@@ -103,12 +103,12 @@ class Replicas:
 def target_replicas(granted: int, now: Replicas) -> int:
     """How many replicas Serve should have: as many as there are seats, never below one.
 
-    Serve only knows a number, so a change of place is a sequence of numbers. Replicas outside the grant go first
-    (`GrantScheduler` picks them); when none would be left that answers, the last one outside stays until one
-    within the grant runs.
+    Serve only knows a number, so a change of place is a sequence of numbers: first those outside the grant leave
+    (`GrantScheduler` picks them before others), then the free seats are filled. When none would be left that answers,
+    the last one outside stays until one within the grant runs.
     """
-    if now.outside and not now.running:
-        return now.starting + 1 if now.outside > 1 else granted + 1
-    if now.running + now.starting + now.outside > granted:
+    if not now.outside:
         return max(1, granted)
-    return max(1, granted - now.outside)
+    if now.running:
+        return now.running + now.starting
+    return now.starting + 1 if now.outside > 1 else granted + 1

@@ -29,7 +29,7 @@ from rayorch.adapters.ray_serve.seats import (
     used_by_node,
 )
 from rayorch.core.grants import Grant, Seat
-from rayorch.core.reports import AttemptReport, DemandReported, GrantApplied, SeatInUse, SeatsInUse
+from rayorch.core.reports import AttemptReport, DemandReported, GrantApplied, SeatInUse, SeatsInUse, WorkersStarted
 
 POLL_IDLE_S = 1.0
 """How long one long poll waits; also the time between two reports of demand."""
@@ -49,12 +49,17 @@ log = logging.getLogger("ray.serve")  # Serve's own log file is where people loo
 class ReplicaCounter(Protocol):
     """What the table asks of the scheduler: the replicas of a deployment that are not stopping."""
 
-    def count_replicas(self, app: str, deployment: str) -> Replicas: ...
+    def count_replicas(self, app: str, deployment: str) -> Replicas:
+        """By their place within or outside the grant."""
+
+    def count_running(self, app: str, deployment: str) -> int:
+        """Those that answer requests."""
 
 
 @dataclass(slots=True)
 class _App:
-    """One application under one attempt's runner. Guarded by the table's lock, `reported…` by its own thread."""
+    """One application under one attempt's runner. Guarded by the table's lock, `obeyed` and `reported…`
+    belong to its own thread."""
 
     name: str
     runner: str
@@ -67,10 +72,12 @@ class _App:
     groups: dict[str, Group] = field(default_factory=dict)
     placed_s: dict[str, float] = field(default_factory=dict)  # group → when we made it
     demand: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    running: dict[str, int] = field(default_factory=dict)
     over: str = ""
-    reported_version: int = -1
+    obeyed: Grant | None = None
     reported_seats: tuple[SeatInUse, ...] | None = None
     reported_demand_s: float = float("-inf")
+    reported_running: int = 0
 
     def seats(self, deployment: str) -> tuple[Seat, ...]:
         role = self.roles.get(deployment)
@@ -162,11 +169,13 @@ class GrantTable:
 
     def target(self, app: str, deployment: str, gang_size: int) -> int | None:
         """How many replicas the deployment should have; None while no grant is known."""
+        running = self.scheduler.count_running(app, deployment) if self.scheduler else 0
         with self._lock:
             known = self._apps.get(app)
             if known is None or known.grant is None:
                 return None
             granted = len(known.seats(deployment))
+            known.running[deployment] = running
         if gang_size > 1:
             return max(1, granted // gang_size) * gang_size
         now = self.scheduler.count_replicas(app, deployment) if self.scheduler else Replicas(granted, 0, 0)
@@ -193,7 +202,7 @@ class GrantTable:
         """One long poll for the grant, then what there is to report."""
         with self._lock:
             version = app.grant.version if app.grant is not None else -1
-            busy = app.reported_version < version
+            busy = app.obeyed != app.grant
         started_s = time.monotonic()
         wait_s = POLL_BUSY_S if busy else POLL_IDLE_S
         grant = ray.get(handle.grant.remote(version, wait_s), timeout=wait_s + CALL_TIMEOUT_S)
@@ -214,8 +223,8 @@ class GrantTable:
             return
         with self._lock:
             app.contact_s, app.lease_s = time.monotonic(), grant.lease_s
-            if app.grant is not None and grant.version <= app.grant.version:
-                return
+            if grant == app.grant:
+                return  # a runner that was restarted counts from one again, so the number alone says nothing
             app.grant, app.accepted_s = grant, time.monotonic()
         self._wake.set()
         nodes = sorted(seats_by_node(grant.seats).items())
@@ -233,10 +242,13 @@ class GrantTable:
                 self._wake.set()
                 return out
             seats = _seats_in_use(app)
+            running = sum(app.running.values()) if all(app.running.get(d) for d in app.roles) else 0
             version, settled = app.grant.version, app.is_settled()
         if seats != app.reported_seats:
             out.append(SeatsInUse(seats, now_s))
-        if version > app.reported_version:
+        if running and running != app.reported_running:
+            out.append(WorkersStarted(running, now_s))
+        if app.obeyed != app.grant:
             if settled:
                 out.append(GrantApplied(version, now_s))
             else:
@@ -247,10 +259,12 @@ class GrantTable:
         match report:
             case DemandReported():
                 app.reported_demand_s = time.monotonic()
+            case WorkersStarted():
+                app.reported_running = report.count
             case SeatsInUse():
                 app.reported_seats = report.seats
             case GrantApplied():
-                app.reported_version = report.version
+                app.obeyed = app.grant
                 log.info("rayorch: application %s obeys grant %d", app.name, report.version)
             case _:
                 raise AssertionError(report)
@@ -313,7 +327,7 @@ class GrantTable:
                 group = Group(group.group_id, group.name, group.deployment, known.nodes, group.created)
             fresh[group.group_id] = group
         for group_id, group in app.groups.items():
-            if group_id not in fresh and app.placed_s.get(group_id, 0.0) >= looked_s:
+            if group_id not in fresh and app.placed_s.get(group_id, float("-inf")) >= looked_s:
                 fresh[group_id] = group  # made after the look
         app.groups = fresh
         app.placed_s = {g: s for g, s in app.placed_s.items() if g in fresh}
