@@ -219,6 +219,15 @@ class Client:
         columns = ("id", "kind", "queue", "priority", "state", "reason")
         return Rows(_items(self._http.call("GET", "/api/v1/workloads", params=params)), columns, "workloads")
 
+    def page_of_workloads(self, limit: int, cursor: str, states: Sequence[str], queue: str | None) -> JsonObject:
+        """One page, newest first: {"items": [...], "nextCursor": "..."}."""
+        params: dict[str, str | int | float | bool | list[str]] = {"limit": limit, "cursor": cursor, "newest": True}
+        if states:
+            params["state"] = list(states)
+        if queue:
+            params["queue"] = queue
+        return self._http.call("GET", "/api/v1/workloads", params=params)
+
     def queues(self) -> Rows:
         """All queues with what they hold."""
         columns = ("name", "deserved", "used", "borrowed", "lent", "pending", "running")

@@ -11,8 +11,10 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from rayorch.core.errors import ClusterError, RayorchError
 
@@ -87,9 +89,10 @@ def _through_ray(workload: str, attempt: int, data: bytes) -> None:
         ray.init(address="auto", log_to_driver=False)
     instance = os.environ.get("RAYORCH_INSTANCE", "main")
     namespace = os.environ.get("RAYORCH_NAMESPACE", "rayorch")
-    store = ray.get_actor(f"results/{instance}", namespace=namespace)
+    store: Any = ray.get_actor(f"results/{instance}", namespace=namespace)
     handed = store.put.remote(AttemptRef(WorkloadId(workload), attempt), data)
-    reply: Reply = ray.get(handed, timeout=HAND_IN_TIMEOUT_S)
+    get: Callable[..., Reply] = ray.get
+    reply = get(handed, timeout=HAND_IN_TIMEOUT_S)
     if not reply.accepted:
         raise ClusterError(reply.message)
 

@@ -23,7 +23,7 @@ RETRY_PAUSES_S = (0.1, 0.3, 1.0, 2.0)
 """Pauses between tries. Every request of this API may be repeated: submissions carry their id."""
 
 JsonObject = dict[str, Json]
-Params = Mapping[str, str | int | float | bool]
+Params = Mapping[str, str | int | float | bool | list[str]]
 
 
 class Http:

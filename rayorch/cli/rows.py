@@ -1,0 +1,198 @@
+"""The columns of each list, and how workloads are fetched page by page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rayorch.cli.output import Column, Item, age, amount
+
+if TYPE_CHECKING:
+    from rayorch.client.connection import Client
+    from rayorch.client.transport import JsonObject
+
+PAGE = 500
+
+
+def fetch_workloads(client: Client, states: Sequence[str], queue: str | None, limit: int) -> list[JsonObject]:
+    """The newest workloads, oldest of them first as in a queue."""
+    found: list[JsonObject] = []
+    cursor = ""
+    while len(found) < limit:
+        page = client.page_of_workloads(min(PAGE, limit - len(found)), cursor, states, queue)
+        items = page["items"]
+        assert isinstance(items, list)
+        found += [item for item in items if isinstance(item, dict)]
+        cursor = str(page["nextCursor"])
+        if not cursor:
+            break
+    return found[::-1]
+
+
+def workload_columns(client: Client) -> list[Column]:
+    """Ages are against the server's clock where it tells it, else this machine's."""
+    now_s = time.time()
+
+    def since(name: str, until: str = "endedAt") -> object:
+        def value(item: Item) -> object:
+            start, end = item[name], item.get(until)
+            if not isinstance(start, int | float):
+                return "-"
+            return age((end if isinstance(end, int | float) else now_s) - start)
+
+        return value
+
+    del client
+    return [
+        Column("ID", lambda w: w["id"]),
+        Column("KIND", lambda w: w["kind"]),
+        Column("QUEUE", lambda w: w["queue"]),
+        Column("PRI", lambda w: w["priority"], right=True),
+        Column("GANG", _gang),
+        Column("STATE", lambda w: w["state"]),
+        Column("AGE", since("submittedAt")),  # type: ignore[arg-type]
+        Column("RUN", since("startedAt")),  # type: ignore[arg-type]
+        Column("RESTARTS", _restarts, right=True),
+        Column("NODES/REASON", _where),
+    ]
+
+
+def _gang(workload: Item) -> str:
+    """2x8: members and GPUs of each; 2-4x8 when it may grow."""
+    roles = workload["roles"]
+    assert isinstance(roles, list)
+    role = next((r for r in roles if r["name"] != "driver"), roles[0])
+    count = str(role["min"]) if role["min"] == role["max"] else f"{role['min']}-{role['max']}"
+    return f"{count}x{amount(role['resources'])}"
+
+
+def _restarts(workload: Item) -> int:
+    counts = (workload["preemptions"], workload["nodeLosses"], workload["failures"])
+    return sum(n for n in counts if isinstance(n, int))
+
+
+def _where(workload: Item) -> str:
+    if workload["state"] == "PENDING":
+        waits = workload.get("waits")
+        reasons = [str(w["reason"]) for w in waits if w["blocks"]] if isinstance(waits, list) else []
+        place = f"#{workload['position']} " if workload.get("position") else ""
+        return place + ", ".join(reasons) if reasons or place else str(workload["reason"])
+    members = workload.get("members")
+    if isinstance(members, list) and members:
+        return host_list(sorted({str(m["node"]) for m in members}))
+    return str(workload["reason"])
+
+
+def host_list(names: Sequence[str]) -> str:
+    """gpu-[01-04],head: runs of numbered names as Slurm writes them."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    plain: list[str] = []
+    for name in names:
+        head = name.rstrip("0123456789")
+        digits = name[len(head) :]
+        if digits and len(digits) < 10:
+            groups.setdefault((head, len(digits)), []).append(int(digits))
+        else:
+            plain.append(name)
+    shown = []
+    for (head, width), numbers in groups.items():
+        ranges = _ranges(sorted(numbers), width)
+        alone = len(numbers) == 1
+        shown.append(f"{head}{ranges}" if alone else f"{head}[{ranges}]")
+    return ",".join(sorted(shown) + plain)
+
+
+def _ranges(numbers: Sequence[int], width: int) -> str:
+    parts: list[str] = []
+    start = last = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == last + 1:
+            last = number
+            continue
+        parts.append(f"{start:0{width}d}" if start == last else f"{start:0{width}d}-{last:0{width}d}")
+        if number is not None:
+            start = last = number
+    return ",".join(parts)
+
+
+def explain_heading(data: Item) -> str:
+    """PENDING for 4m12s in research/nlp, position 3, expected in 8m, evaluated 0.8 s ago (cycle 91822)."""
+    workload = data["workload"]
+    assert isinstance(workload, dict)
+    now_s = time.time()
+    parts = [f"{workload['state']} for {age(now_s - workload['submittedAt'])} in {workload['queue']}"]
+    if data["position"]:
+        parts.append(f"position {data['position']}")
+    expected = data["estimatedStartAt"]
+    if isinstance(expected, int | float):
+        parts.append(f"expected in {age(expected - now_s)}")
+    evaluated = data["evaluatedAt"]
+    assert isinstance(evaluated, int | float)
+    return f"{', '.join(parts)}; evaluated {max(0.0, now_s - evaluated):.1f} s ago (cycle {data['cycle']})"
+
+
+def waits(data: Item) -> list[Item]:
+    """The reasons, numbered."""
+    found = data["waits"]
+    assert isinstance(found, list)
+    return [{**wait, "number": n} for n, wait in enumerate(found, start=1)]
+
+
+WAIT_COLUMNS = (
+    Column("#", lambda w: w["number"], right=True),
+    Column("BLOCKS", lambda w: "yes" if w["blocks"] else "no"),
+    Column("REASON", lambda w: w["reason"]),
+    Column("DETAIL", lambda w: w["detail"]),
+    Column("UNBLOCKS WHEN", lambda w: w["unblocks"] or "-"),
+)
+
+QUEUE_COLUMNS = (
+    Column("QUEUE", lambda q: q["name"]),
+    Column("DESERVED", lambda q: amount(q["deserved"]), right=True),
+    Column("USED", lambda q: amount(q["used"]), right=True),
+    Column("BORROWED", lambda q: amount(q["borrowed"]), right=True),
+    Column("LENT", lambda q: amount(q["lent"]), right=True),
+    Column("RUNNING", lambda q: q["running"], right=True),
+    Column("PENDING", lambda q: q["pending"], right=True),
+    Column("OLDEST", lambda q: age(q["oldestPendingS"]) or "-"),
+    Column("SHARE", lambda q: _share(q), right=True),
+)
+
+
+def _share(queue: Item) -> str:
+    deserved, used = float(amount(queue["deserved"])), float(amount(queue["used"]))
+    return f"{used / deserved:.2f}" if deserved else "-"
+
+
+def _idle(node: Item) -> str:
+    total, used, foreign = (float(amount(node[name])) for name in ("total", "used", "foreign"))
+    return f"{total - used - foreign:g}"
+
+
+def _topology(node: Item) -> str:
+    levels = node["topology"]
+    return "/".join(str(v) for v in levels.values()) if isinstance(levels, dict) else ""
+
+
+def _model(node: Item) -> str:
+    devices = node["devices"]
+    return next((str(d["model"]) for d in devices if d["model"]), "-") if isinstance(devices, list) else "-"
+
+
+NODE_COLUMNS = (
+    Column("NODE", lambda n: n["name"]),
+    Column("MODEL", _model),
+    Column("GPUS", lambda n: amount(n["total"]), right=True),
+    Column("IDLE", _idle, right=True),
+    Column("FOREIGN", lambda n: amount(n["foreign"]), right=True),
+    Column("STATE", lambda n: n["health"]),
+    Column("TOPOLOGY", _topology),
+    Column("REASON", lambda n: n["reason"]),
+)
+
+APPLY_COLUMNS = (
+    Column("KIND", lambda r: r["kind"]),
+    Column("ID", lambda r: r["id"]),
+    Column("RESULT", lambda r: "applied" if r["accepted"] else f"refused: {r['field']}: {r['detail']}"),
+)
