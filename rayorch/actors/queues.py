@@ -211,10 +211,14 @@ class QueueShell:
         self._tree.peek().set_capacity(shapes)
 
     @ray.method
-    async def changes_since(self, version: int) -> QueueChanges:
-        """What a reader's copy of that version lacks; durable facts only."""
+    async def changes_since(self, since: int | tuple[int, int]) -> QueueChanges:
+        """What a reader's copy lacks; durable facts only.
+
+        `since`: the copy's version, or (version, renewals); without renewals every renewed workload comes each time.
+        """
+        version, renewals = since if isinstance(since, tuple) else (since, 0)
         async with self._tree.reading() as tree:
-            return tree.changes_since(version)
+            return tree.changes_since(version, renewals)
 
     # ------------------------------------------------------------ attempts
 

@@ -483,6 +483,17 @@ async def test_only_the_current_attempt_can_renew_its_lease(tmp_path: Path) -> N
         assert workload.lease_renewed_s == 1_005.0
 
 
+async def test_a_reader_may_ask_for_new_renewals_only(tmp_path: Path) -> None:
+    async with owner(tmp_path) as made:
+        first, second = await running(made, "a"), await running(made, "b")
+        await made.shell.renew_many((first, second))
+        seen = await made.shell.changes_since(0)
+        await made.shell.renew(second)
+        since = (seen.version, seen.renewals)
+        assert [w.id for w in (await made.shell.changes_since(since)).workloads] == ["b"]
+        assert [w.id for w in (await made.shell.changes_since(seen.version)).workloads] == ["a", "b"]
+
+
 async def test_after_a_restart_every_lease_counts_from_the_restart(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         ref = await running(made, "a")
