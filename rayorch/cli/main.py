@@ -285,7 +285,7 @@ def apply(
         return
     values = [value for value in load_yaml(text, file) if isinstance(value, dict) and value["kind"] != "Cluster"]
     if len(values) < len(documents):
-        say("Cluster documents are read when rayorch starts (rayorch up --config); left out")
+        say("Cluster documents are read when rayorch starts (rayorch up -f); left out")
     if not values:
         raise SpecError("", f"{file} holds nothing to apply")
     with _client(address) as client:
@@ -301,14 +301,14 @@ def apply(
 @app.command()
 @guarded
 def up(
-    emulate: Annotated[
-        str | None, typer.Option("--emulate", help="NODESxGPUS, e.g. 4x8: a local emulated cluster.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="A YAML file of documents to start with.")
-    ] = None,
+    emulate: Annotated[str | None, typer.Option("--emulate", help="4x8: a local cluster, emulated.")] = None,
+    racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of an emulated cluster.")] = None,
+    ray_address: Annotated[str | None, typer.Option("--ray", help="The Ray cluster; else the local one.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("--file", "-f", help="YAML: Cluster and Queue documents.")] = None,
+    gateway: Annotated[str | None, typer.Option("--gateway", help="uvicorn, or serve (inside Ray Serve).")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Where to listen; beyond loopback needs a token.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="The gateway's port; else a free one.")] = None,
     instance: Annotated[str, typer.Option("--instance", help="A name for this server.")] = "main",
-    port: Annotated[int | None, typer.Option("--port", help="The gateway's port.")] = None,
     timeout: Annotated[str, typer.Option("--timeout", help="How long the start may take.")] = "3m",
     output: Output = Format.TABLE,
 ) -> None:
@@ -316,9 +316,12 @@ def up(
     from rayorch.cli.server import start
 
     arguments: list[str] = []
-    for option, value in (("--emulate", emulate), ("--config", config), ("--port", port)):
+    options = {"--emulate": emulate, "--racks": racks, "--address": ray_address, "--gateway": gateway}
+    for option, value in {**options, "--host": host, "--port": port}.items():
         if value is not None:
             arguments += [option, str(value)]
+    for path in file or ():
+        arguments += ["--file", str(path)]
     state = start(instance, arguments, _seconds(timeout) or 0.0)
     show_one(state, output, lambda: str(state["gateway_url"]), key="gateway_url")
     say(f"rayorch {instance} runs (pid {state['pid']}); stop it with: rayorch down")

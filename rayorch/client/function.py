@@ -24,6 +24,9 @@ FUNCTION_FILE = "rayorch_function.pkl"
 HAND_IN_TIMEOUT_S = 60.0
 FAILED = 1
 
+Outcome = tuple[bool, object, str]
+"""(whether it returned, its value or exception, the traceback)."""
+
 
 def pickling() -> ModuleType:
     """cloudpickle, Ray's own copy where there is no other."""
@@ -38,24 +41,26 @@ def main(path: str) -> int:
     pickle = pickling()
     function, args, kwargs = pickle.loads(Path(path).read_bytes())
     try:
-        outcome = (True, function(*args, **kwargs), "")
-        code = 0
+        outcome: Outcome = (True, function(*args, **kwargs), "")
     except Exception as error:  # noqa: BLE001 - it is the user's, and goes back to the user
         text = traceback.format_exc()
         sys.stderr.write(text)
-        outcome, code = (False, error, text), FAILED
-    _hand_in(_pickled(pickle, outcome))
-    return code
+        outcome = (False, error, text)
+    returned, data = _pickled(pickle, outcome)
+    _hand_in(data)
+    return 0 if returned else FAILED
 
 
-def _pickled(pickle: ModuleType, outcome: tuple[bool, object, str]) -> bytes:
+def _pickled(pickle: ModuleType, outcome: Outcome) -> tuple[bool, bytes]:
+    """(whether a value is in it, the bytes); what can't be pickled becomes an error that says so."""
     try:
-        data: bytes = pickle.dumps(outcome)
+        return outcome[0], pickle.dumps(outcome)
     except Exception as error:  # noqa: BLE001 - anything can happen in a user's __reduce__
         text = outcome[2] or traceback.format_exc()
         what = "result" if outcome[0] else "exception"
-        data = pickle.dumps((False, RuntimeError(f"the {what} can't be pickled: {error}\n{text}"), text))
-    return data
+        message = f"the {what} can't be pickled: {error}\n{text}"
+        sys.stderr.write(f"{message}\n")
+        return False, pickle.dumps((False, RuntimeError(message), text))
 
 
 def _hand_in(data: bytes) -> None:

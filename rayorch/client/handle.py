@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from rayorch.client.errors import NotFoundError, WorkloadCancelledError, WorkloadFailedError
-from rayorch.client.function import pickling
+from rayorch.client.function import Outcome, pickling
 from rayorch.client.notebook import table
 from rayorch.client.tables import Explanation
 from rayorch.client.transport import Http, JsonObject, Params, raise_for
@@ -108,13 +108,13 @@ class WorkloadHandle:
         outcome = self._outcome()
         return 0 if outcome is None else outcome[1]
 
-    def _outcome(self) -> tuple[bool, object, str] | None:
+    def _outcome(self) -> Outcome | None:
         """(returned, value or exception, traceback) that the function's driver handed in, None when it did not."""
         answer = self._http.request("GET", f"{self._path}/result")
         if answer.status_code == 404:
             return None
         raise_for(answer)
-        outcome: tuple[bool, object, str] = pickling().loads(answer.content)
+        outcome: Outcome = pickling().loads(answer.content)
         return outcome
 
     def add_done_callback(self, callback: Callable[[WorkloadHandle], object]) -> None:

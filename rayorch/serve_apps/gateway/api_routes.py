@@ -325,7 +325,7 @@ class ApiRoutes:
         for n, value in enumerate(self._documents(load_json(await request.body()))):
             document = parse_document(value, f"documents[{n}]")
             if isinstance(document, ClusterDocument):
-                raise SpecError(f"documents[{n}].kind", "Cluster is read when rayorch starts: rayorch up --config")
+                raise SpecError(f"documents[{n}].kind", "Cluster is read when rayorch starts: rayorch up -f")
             try:
                 document.to_core()
             except SpecError as error:
