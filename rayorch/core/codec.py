@@ -214,10 +214,13 @@ def _refuse_constant(text: str) -> Json:
     raise SpecError("", f"{text} is not JSON")
 
 
+_PARSER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def parse(text: str) -> Json:
     """JSON text as data. SpecError when it is none."""
     try:
-        data: Json = json.loads(text, parse_constant=_refuse_constant)
+        data: Json = _PARSER.decode(text)
     except (ValueError, RecursionError) as error:
         raise SpecError("", f"is not JSON: {error}") from error
     return data
