@@ -164,10 +164,20 @@ def _node(row: NodeRow) -> dict[str, object]:
         "topology": " / ".join(value for _, value in node.topology),
         "model": next((d.model for d in node.devices if d.model), ""),
         "cells": cells,
-        "free": amounts_text((node.total - row.used - node.foreign).floor_zero()),
+        "free": amounts_text((node.total - row.used - node.foreign - _unusable(row)).floor_zero()),
+        "sick": [f"GPU {device.index}: {device.sick}" for device in node.devices if device.sick],
         "foreign": amounts_text(node.foreign),
         "holders": ", ".join(node.foreign_holders),
     }
+
+
+def _unusable(row: NodeRow) -> Resources:
+    """Shares of sick devices that nobody holds: not free, whatever the sum says."""
+    held = {device.index: 0 for device in row.node.devices if device.sick}
+    for holder in row.holders:
+        if holder.device in held:
+            held[holder.device] += holder.units
+    return Resources.of_units({GPU: sum(UNIT - min(UNIT, units) for units in held.values())})
 
 
 def amounts_text(held: Resources) -> str:
