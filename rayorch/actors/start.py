@@ -25,6 +25,7 @@ from rayorch.actors.names import (
     queues_name,
 )
 from rayorch.actors.queues import QueueSettings, start_queue_owner
+from rayorch.actors.results import results_name
 from rayorch.actors.runner import RunnerSettings
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.adapters.ray_nodes import head_options
@@ -97,7 +98,8 @@ def stop_instance(instance: str) -> None:
     owner = find_or_none(queues_name(instance))
     if owner is not None:
         ray.get(owner.close.remote(), timeout=START_TIMEOUT_S)
-    names = [name(instance) for name in (controller_name, allocator_name, inventory_name, queues_name, logs_name)]
+    named_by = (controller_name, allocator_name, inventory_name, queues_name, logs_name, results_name)
+    names = [name(instance) for name in named_by]
     named = ray.util.list_named_actors(all_namespaces=True)
     agents = [row["name"] for row in named if row["name"].startswith(agent_name(instance, NodeId("")))]
     for name in (*names, *agents):

@@ -67,6 +67,7 @@ def guarded(command: Command) -> Command:
 
         try:
             command(*args, **kwargs)
+            sys.stdout.flush()  # here, where a closed pipe is no error
         except KeyboardInterrupt:
             say("interrupted; what was submitted goes on (rayorch ps)")
             raise typer.Exit(INTERRUPTED) from None

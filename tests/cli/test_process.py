@@ -57,7 +57,7 @@ def test_a_reader_that_has_enough_is_no_error(served: Served) -> None:
     try:
         done = subprocess.run(
             [str(COMMAND), "nodes", "-o", "json"],
-            env={**os.environ, "RAYORCH_ADDRESS": served.address},
+            env={**os.environ, "RAYORCH_ADDRESS": served.address, "PYTHONUNBUFFERED": ""},
             stdout=writing,
             stderr=subprocess.PIPE,
             text=True,

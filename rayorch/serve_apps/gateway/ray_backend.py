@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,8 +75,8 @@ class RayBackend:
     async def _owner(self, method: str, *arguments: object) -> Any:
         return await self._call(queues_name(self._instance), method, *arguments)
 
-    async def _changes_since(self, version: int) -> QueueChanges:
-        changes: QueueChanges = await self._owner("changes_since", version)
+    async def _changes_since(self, version: int, renewals: int) -> QueueChanges:
+        changes: QueueChanges = await self._owner("changes_since", (version, renewals))
         return changes
 
     # ------------------------------------------------------------ workloads
@@ -207,9 +207,10 @@ async def _awaited(reference: Awaitable[T]) -> T:
 class _WorkloadCopy:
     """All workloads by id, brought up to date with one question however many ask."""
 
-    def __init__(self, changes_since: Any) -> None:
+    def __init__(self, changes_since: Callable[[int, int], Awaitable[QueueChanges]]) -> None:
         self._changes_since = changes_since
-        self._version = -1
+        self._version = 0
+        self._renewals = 0
         self._known: dict[WorkloadId, Workload] = {}
         self._asked_s = float("-inf")
         self._expired = 0
@@ -224,11 +225,11 @@ class _WorkloadCopy:
         async with self._lock:
             if time.monotonic() - self._asked_s > WATCH_AGE_S:
                 asked_s, expired = time.monotonic(), self._expired
-                changes: QueueChanges = await self._changes_since(self._version)
+                changes = await self._changes_since(self._version, self._renewals)
                 if changes.full:
                     self._known = {}
                 self._known.update((w.id, w) for w in changes.workloads)
-                self._version = changes.version
+                self._version, self._renewals = changes.version, changes.renewals
                 if expired == self._expired:  # else a command went through while the owner answered
                     self._asked_s = asked_s
             return self._known.get(workload)
