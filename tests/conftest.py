@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.ray_cluster import EmulatedCluster, start_cluster
 
@@ -36,6 +37,16 @@ def _isolate_environment() -> None:
 
 
 _isolate_environment()
+
+# Nothing is timed in a test, on a busy machine least of all; in CI the same cases every time.
+settings.register_profile(
+    "rayorch",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    print_blob=True,
+)
+settings.load_profile("rayorch")
 
 
 def _folder(variable: str, default: str) -> Path:
