@@ -81,6 +81,10 @@ STOP = StopOrder(StopCause.PREEMPTED, "room", 1.0, 2.0)
         (TrainController._step, "self"),
         (TrainController._poll_workers, "self"),
         (TrainController._shutdown_worker_group, "self"),
+        (
+            TrainController._execute_failure_decision,
+            "self failure_decision training_failed_error invoke_failure_decision_callbacks",
+        ),
         (TrainController._is_training_succeeded, "worker_group_status"),
         (TrainController._make_and_handle_scaling_decision_for_non_running_worker_group, "self controller_state"),
         (WorkerGroup._start, "self"),

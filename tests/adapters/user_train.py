@@ -63,6 +63,8 @@ def obedient(config: dict[str, Any]) -> None:
             checkpoint = save(folder, step, value) if due and context.get_world_rank() == 0 else None
             write(config, event="step", step=step)
             ray.train.report({"step": step, "value": value}, checkpoint=checkpoint)
+        if config["quits"] and info is not None:
+            return
 
 
 def stubborn(config: dict[str, Any]) -> None:
@@ -84,6 +86,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.1)
     parser.add_argument("--every", type=int, default=1_000_000)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--quits", action="store_true", help="return when asked to checkpoint, instead of going on")
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--log", required=True)
     options = parser.parse_args()

@@ -211,11 +211,25 @@ class GrantController:
         ]
         polls = any(getattr(worker, "polls", False) for worker in status.worker_statuses.values())
         session.observed(polls, answering)
-        if status.errors or controller._is_training_succeeded(status):
+        if status.errors:
+            return status
+        # Ray takes a loop that saves and returns on request for a finished one; resuming it does no harm if it was.
+        if controller._is_training_succeeded(status) and not (session.acknowledged and session.polls):
             return status
         if session.acknowledged or session.overdue:
             raise preemption_error(session, timed_out=not session.acknowledged)
         return status
+
+    def _execute_failure_decision(
+        self, failure_decision: Any, training_failed_error: Any, invoke_failure_decision_callbacks: bool = True
+    ) -> Any:
+        error = training_failed_error
+        if self._session.stop is not None and not isinstance(error, PreemptionError):
+            # What the end of the workers looks like to Train is not why it ends.
+            error = preemption_error(self._session, timed_out=False)
+        return cast("Any", super())._execute_failure_decision(
+            failure_decision, error, invoke_failure_decision_callbacks
+        )
 
     def _shutdown_worker_group(self) -> None:
         if self._session.disturbed:

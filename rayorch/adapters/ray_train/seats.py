@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import ray
 from ray._raylet import PlacementGroupID
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import PlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker import Worker
@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 GROUP_WAIT_STEP_S = 1
 """How often a wait for a placement group looks whether the start was given up."""
+WORKERS_START_TIMEOUT_S = 1800.0
+"""Workers may take this long to come up, environments that are built for them included."""
 
 
 def check_shape(config: ScalingConfig, grant: Grant) -> tuple[Seat, ...]:
@@ -141,9 +143,10 @@ class HeldWorkerGroup(WorkerGroup):
         group = ActorGroup(actors)
         self.session.starting(group)
         try:
-            ray.get([actor.keep_lease.remote(self.ids) for actor in actors])
-            metadata = ray.get([actor.get_metadata.remote() for actor in actors])
-        except RayActorError as error:
+            leased = [actor.keep_lease.remote(self.ids) for actor in actors]
+            metadata = ray.get([actor.get_metadata.remote() for actor in actors], timeout=WORKERS_START_TIMEOUT_S)
+            ray.get(leased, timeout=WORKERS_START_TIMEOUT_S)
+        except (RayActorError, GetTimeoutError) as error:
             group.kill()
             raise WorkerGroupStartupFailedError(f"a worker did not come up in its seat: {error}") from error
         workers = [

@@ -138,6 +138,11 @@ class GrantSession:
         return self._used
 
     @property
+    def polls(self) -> bool:
+        """Whether the loop of the current group reads notices."""
+        return self._polls
+
+    @property
     def disturbed(self) -> bool:
         """Whether what goes wrong with the group now is our doing, not the user's failure."""
         return self._notice is not None or self._abandoned
