@@ -198,8 +198,16 @@ class DurableTree:
         except JournalError as error:
             log.error("%d events refused: %s", len(entries), error)
             self._stale = str(error)
+            await self._try_disk()
             await self._rebuild()
             raise
+
+    async def _try_disk(self) -> None:
+        """A disk that works again lets us remove at once what it refused: else a crash now would bring it back."""
+        try:
+            await self._in_writer(self.journal.probe)
+        except JournalError as error:
+            log.warning("the disk still refuses: %s", error)
 
     # ------------------------------------------------------------ the tree from the journal
 

@@ -56,6 +56,7 @@ LOCK_WAIT_S = 15.0
 
 BUSY_TIMEOUT_S = 5.0
 KEPT_SNAPSHOTS = 2
+PROBE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Journal:
                 if not create or expected_id is not None:
                     raise JournalMissing(f"{self._path} is not a journal; restore a backup")
                 self._create()
-            meta = dict(self._writer.execute("SELECT key, value FROM meta").fetchall())
+            meta = dict(self._writer.execute("SELECT key, value FROM meta WHERE key != 'probe'").fetchall())
         except sqlite3.Error as error:
             raise JournalCorrupt(f"{self._path} can't be read: {error}; restore a backup") from error
         self.journal_id = meta["journal_id"]
@@ -247,9 +248,12 @@ class Journal:
         return sequence
 
     def probe(self) -> None:
-        """Whether the disk takes writes: JournalUnwritable if it does not. Costs one fsync."""
+        """Whether the disk takes writes, with room for a small batch: JournalUnwritable if not. Costs one fsync.
+
+        After a refused batch it also removes what of it reached the disk.
+        """
         with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", (str(self._sequence),))
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", ("0" * PROBE_BYTES,))
 
     def set_page_limit(self, max_page_count: int) -> None:
         """Most pages of 4 KiB that the file may have from now on."""
@@ -331,9 +335,10 @@ class Journal:
         state, start, chain = self._recover_snapshot()
         events = []
         expected = start + 1
-        rows = self._writer.execute(
-            "SELECT sequence, format, workload, body, checksum FROM record WHERE sequence > ? ORDER BY sequence",
-            (start,),
+        rows = self._writer.execute(  # beyond the end can lie what was refused: see _reconnect
+            "SELECT sequence, format, workload, body, checksum FROM record WHERE sequence > ? AND sequence <= ?"
+            " ORDER BY sequence",
+            (start, self._sequence),
         )
         for sequence, version, workload, body, checksum in rows:
             if sequence != expected:

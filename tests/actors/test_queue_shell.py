@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,10 +14,10 @@ import pytest
 
 from rayorch.actors import queues
 from rayorch.actors.journal import Journal, ensure_journal
-from rayorch.actors.journal_format import Entry, JournalLocked, JournalMissing
+from rayorch.actors.journal_format import Entry, JournalLocked, JournalMissing, JournalUnwritable
 from rayorch.actors.queues import QueueSettings, QueueShell
 from rayorch.actors.report_pacing import ReportPacer
-from rayorch.core.codec import decode_as, encode
+from rayorch.core.codec import FORMAT_VERSION, decode_as, encode
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.errors import ClusterError, SpecError
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, Reported
@@ -635,3 +637,65 @@ async def test_a_backup_holds_what_was_accepted(tmp_path: Path) -> None:
             tree.apply(recorded.event)
         copy.close()
         assert len(tree.workloads) == 20
+
+
+# ---------------------------------------------------------------- any order of faults
+
+
+class FlakyDisk:
+    """Stands before a journal's `append`: refuses some batches, of which some had already reached the disk."""
+
+    def __init__(self, journal: Journal, rng: random.Random) -> None:
+        self._journal = journal
+        self._rng = rng
+        self._append = journal.append
+        self.refused = 0
+        journal.append = self  # type: ignore[method-assign,assignment]
+
+    def __call__(self, entries: Sequence[Entry]) -> int:
+        fate = self._rng.random()
+        if fate > 0.4:
+            return self._append(entries)
+        self.refused += 1
+        if fate < 0.2:  # written, but its fsync failed
+            with sqlite3.connect(self._journal.path) as other:
+                for place, entry in enumerate(entries, start=self._journal.sequence + 1):
+                    row = (place, FORMAT_VERSION, entry.workload, entry.body, b"unknown")
+                    other.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?)", row)
+            other.close()
+        self._journal._failure = "injected"
+        raise JournalUnwritable("injected")
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_the_disk_refuses_only_what_was_accepted_is_there(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with owner(tmp_path, compact_every=15) as made:
+        accepted: set[str] = set()
+        started: set[str] = set()
+        disks = [FlakyDisk(made.journal, rng)]
+        for round_ in range(25):
+            names = [f"w{round_}-{i}" for i in range(rng.randint(1, 5))]
+            results = await asyncio.gather(*(made.shell.submit(spec(name)) for name in names))
+            accepted |= {r.workload for r in results if r.reply.accepted}
+            for name in rng.sample(sorted(accepted - started), min(2, len(accepted - started))):
+                if (await made.shell.commit_start(start(name))).accepted:
+                    started.add(name)
+            shown = (await made.shell.changes_since(0)).workloads
+            assert {w.id for w in shown} == accepted
+            assert {w.id for w in shown if w.state is State.RUNNING} == started
+            if rng.random() < 0.2:
+                while made.shell._tree._tasks:
+                    await asyncio.gather(*made.shell._tree._tasks)
+                before = await made.shell.version()
+                await made.restart()
+                assert await made.shell.version() == before
+                disks.append(FlakyDisk(made.journal, rng))
+        assert accepted
+        assert sum(disk.refused for disk in disks) > 5
+        while made.shell._tree._tasks:
+            await asyncio.gather(*made.shell._tree._tasks)
+        await made.restart()
+        shown = (await made.shell.changes_since(0)).workloads
+        assert {w.id for w in shown} == accepted
+        assert {w.id for w in shown if w.state is State.RUNNING} == started
