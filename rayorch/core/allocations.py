@@ -143,11 +143,19 @@ class Allocations:
         self._rewrite(workload, attempt, surplus, phase, group_id)
 
     def fail(self, workload: WorkloadId, attempt: int, surplus: int, reason: str) -> None:
-        """The seat's group could not be made. For the gang the start has failed; a further seat is given back."""
+        """The seat's group could not be made, or is gone.
+
+        For the gang the start has failed; a further seat is given back. Where Serve makes the groups itself, the
+        seat is only empty again: Serve replaces replicas on its own.
+        """
         allocation = self._held.get((workload, attempt))
         if allocation is None:
             return
-        if surplus in allocation.gang:
+        if 0 not in allocation.gang:
+            leaving = any(m.surplus == surplus and m.phase is MemberPhase.RELEASING for m in allocation.members)
+            phase = MemberPhase.RELEASING if leaving else MemberPhase.RESERVED
+            self._rewrite(workload, attempt, surplus, phase, "")
+        elif surplus in allocation.gang:
             self._set(replace(allocation, failed=allocation.failed or reason))
         else:
             self._rewrite(workload, attempt, surplus, MemberPhase.RELEASING, None)

@@ -114,9 +114,13 @@ def _contact_lost(facts: Facts, reason: str) -> AttemptEnded:
 
 def _broken(facts: Facts) -> AttemptEnded | None:
     """The ground has gone from under the attempt: no group of it is left, or a node that nobody knows any more."""
-    if facts.allocation is not None and not facts.missing:
+    allocation = facts.allocation
+    gone = allocation is not None and bool(allocation.failed) and facts.workload.ready_s is not None
+    if allocation is not None and not facts.missing and not gone:
         return None
-    if facts.allocation is not None:
+    if allocation is not None and gone:
+        reason = allocation.failed
+    elif allocation is not None:
         reason = f"node {facts.missing[0]} under it does not exist any more"
     else:
         reason = "its placement groups do not exist any more"

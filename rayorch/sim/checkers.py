@@ -1,0 +1,447 @@
+"""The invariants of the system as code: each looks at facts and answers with what violates it.
+
+They run after every step of every simulated test. Those that need no history (`check_live`) also run, sampled, on a
+live cluster, whose facts are never read at one instant: there a violation counts when two samples running show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rayorch.core.adoption import WorldGroup, parse_group_name
+from rayorch.core.codec import decode, encode
+from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
+from rayorch.core.events import (
+    AttemptEnded,
+    Event,
+    NodeCordoned,
+    NodeUncordoned,
+    Reported,
+    Resized,
+    Started,
+    StopOrdered,
+    Submitted,
+)
+from rayorch.core.lifecycle import Move
+from rayorch.core.reports import CheckpointCommitted
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import (
+    UNIT,
+    Allocation,
+    Kind,
+    Member,
+    MemberPhase,
+    NodeHealth,
+    NodeId,
+    QueueId,
+    Resources,
+    State,
+    StopCause,
+    Workload,
+    WorkloadId,
+    total,
+)
+
+LIVE = (State.RUNNING, State.STOPPING)
+EVICTIONS = (StopCause.PREEMPTED, StopCause.RECLAIMED)
+
+GRACE_S = 60.0
+"""How long a drain or a start may overrun before the live check says so: stops have grace, starts have retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What is wrong. `invariant`: its number in the list of the design, 1 to 14."""
+
+    invariant: int
+    subject: str
+    detail: str
+
+
+# ---------------------------------------------------------------- without history
+
+
+def check_live(snapshot: Snapshot, groups: tuple[WorldGroup, ...], instance: str = "main") -> tuple[Violation, ...]:
+    """All that can be judged from one snapshot and the placement groups that exist."""
+    return (
+        *check_devices(snapshot),
+        *check_groups_fit(snapshot, groups),
+        *check_gangs(snapshot, groups, instance),
+        *check_charges(snapshot),
+        *check_single_attempt(snapshot, groups, instance),
+        *check_drained(snapshot),
+        *check_orphans(snapshot, groups, instance),
+    )
+
+
+def check_devices(snapshot: Snapshot) -> tuple[Violation, ...]:
+    """1: no device above its capacity, by our books."""
+    charged: dict[tuple[NodeId, int], int] = {}
+    for member in _members(snapshot.allocations):
+        left = member.bundle.gpu_units
+        for device in member.devices:
+            part = min(left, UNIT)
+            left -= part
+            charged[member.node, device] = charged.get((member.node, device), 0) + part
+    return tuple(
+        Violation(1, f"{node} device {device}", f"{units / UNIT:g} of 1 GPU is charged")
+        for (node, device), units in sorted(charged.items())
+        if units > UNIT
+    )
+
+
+def check_groups_fit(snapshot: Snapshot, groups: Iterable[WorldGroup]) -> tuple[Violation, ...]:
+    """1: no node above its capacity, by our books and by the groups that exist."""
+    found = []
+    held: dict[NodeId, list[Resources]] = {}
+    for group in groups:
+        for node, bundle in group.bundles:
+            if group.created:
+                held.setdefault(node, []).append(bundle)
+    booked: dict[NodeId, list[Resources]] = {}
+    for member in _members(snapshot.allocations):
+        booked.setdefault(member.node, []).append(member.bundle)
+    for spec in snapshot.nodes:
+        if spec.health is NodeHealth.LOST:
+            continue
+        for what, amounts in (("groups", held), ("books", booked)):
+            amount = total(amounts.get(spec.id, []))
+            if not amount.fits_in(spec.total):
+                found.append(Violation(1, spec.id, f"{what} hold {amount.to_floats()} of {spec.total.to_floats()}"))
+    return tuple(found)
+
+
+def check_gangs(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str) -> tuple[Violation, ...]:
+    """2: a gang is whole or absent, or its start or end is under way within its bound."""
+    found = []
+    held = {(a.workload, a.attempt): a for a in snapshot.allocations}
+    exist = {parse_group_name(instance, group.name): group for group in groups if group.created}
+    for workload in snapshot.workloads:
+        if workload.state not in LIVE:
+            continue
+        allocation = held.get((workload.id, workload.attempt))
+        if allocation is None:
+            continue
+        gang = [m for m in workload.placement if m.surplus in allocation.gang]
+        booked = [m for m in allocation.members if m.surplus in allocation.gang]
+        if workload.state is State.RUNNING and workload.ready_s is not None and len(booked) not in (0, len(gang)):
+            found.append(Violation(2, workload.id, f"{len(booked)} of {len(gang)} members of its gang are held"))
+        overdue_s = snapshot.now_s - allocation.deadline_s - GRACE_S
+        starting = workload.state is State.RUNNING and workload.spec.kind is not Kind.SERVE
+        if starting and not allocation.ready and not allocation.failed and overdue_s > 0:
+            found.append(Violation(2, workload.id, f"its gang is overdue by {overdue_s:.0f} s"))
+        base = exist.get((workload.id, workload.attempt, 0))
+        want = len([m for m in workload.placement if m.surplus == 0])
+        if base is not None and want and len(base.bundles) != want:
+            found.append(Violation(2, workload.id, f"its group has {len(base.bundles)} bundles for {want} members"))
+    return tuple(found)
+
+
+def check_charges(snapshot: Snapshot) -> tuple[Violation, ...]:
+    """3: every member is charged once, to one allocation of its workload."""
+    found = []
+    seen: dict[WorkloadId, int] = {}
+    for allocation in snapshot.allocations:
+        places = [(m.surplus, m.bundle_index) for m in allocation.members]
+        if len(set(places)) != len(places):
+            found.append(Violation(3, allocation.workload, "two of its members have the same place"))
+        if allocation.workload in seen:
+            both = f"{seen[allocation.workload]} and {allocation.attempt}"
+            found.append(Violation(3, allocation.workload, f"attempts {both} both hold seats"))
+        seen[allocation.workload] = allocation.attempt
+    return tuple(found)
+
+
+def check_single_attempt(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str) -> tuple[Violation, ...]:
+    """4: no workload has groups of two attempts."""
+    attempts: dict[WorkloadId, set[int]] = {}
+    for group in groups:
+        key = parse_group_name(instance, group.name)
+        if key is not None:
+            attempts.setdefault(key[0], set()).add(key[1])
+    return tuple(
+        Violation(4, id, f"groups of attempts {sorted(numbers)} exist")
+        for id, numbers in sorted(attempts.items())
+        if len(numbers) > 1
+    )
+
+
+def check_drained(snapshot: Snapshot) -> tuple[Violation, ...]:
+    """5: nothing is left on a draining node long after its deadline."""
+    late = {
+        node.id: snapshot.now_s - node.drain_deadline_s
+        for node in snapshot.nodes
+        if node.health is NodeHealth.DRAINING
+        and node.drain_deadline_s is not None
+        and snapshot.now_s > node.drain_deadline_s + GRACE_S
+    }
+    return tuple(
+        Violation(5, allocation.workload, f"on draining node {member.node} {late[member.node]:.0f} s too long")
+        for allocation in snapshot.allocations
+        for member in allocation.members
+        if member.node in late
+    )
+
+
+def check_orphans(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str) -> tuple[Violation, ...]:
+    """13: every group with our prefix belongs to a seat in the books. Judged only when the books are synced."""
+    if not snapshot.synced:
+        return ()
+    known = {(a.workload, a.attempt, m.surplus) for a in snapshot.allocations for m in a.members}
+    known_ids = {m.group_id for m in _members(snapshot.allocations) if m.group_id}
+    return tuple(
+        Violation(13, group.name, f"group {group.group_id} belongs to nobody")
+        for group in groups
+        if (key := parse_group_name(instance, group.name)) is not None
+        and key not in known
+        and group.group_id not in known_ids
+    )
+
+
+# ---------------------------------------------------------------- one plan
+
+
+def check_plan(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    """All that can be judged from a snapshot and the plan that was made on it."""
+    return (*check_beneficiaries(plan), *check_reserved_head(snapshot, plan), *check_reasons(snapshot, plan))
+
+
+def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    """6: no start takes what is reserved for another.
+
+    Room that is being freed (`from_release`) must hold the reservations and everything that starts beside them. On
+    nodes that a head of a queue holds, nothing of its queue starts that comes after it.
+    """
+    starts = [d for d in plan.decisions if isinstance(d, Start)]
+    reserves = [d for d in plan.decisions if isinstance(d, Reserve)]
+    found = []
+    totals = {node.id: node.total - node.foreign for node in snapshot.nodes}
+    promised = [m for r in reserves if r.from_release for m in r.members]
+    new = [m for s in starts for m in s.members]
+    new += [m for d in plan.decisions if isinstance(d, Resize) for m in d.add]
+    staying = _staying(snapshot, plan)
+    for node in sorted({m.node for m in promised}):
+        amount = total(m.bundle for m in (*staying, *promised, *new) if m.node == node)
+        if not amount.fits_in(totals.get(node, Resources())):
+            found.append(Violation(6, node, f"starts and what is promised need {amount.to_floats()}"))
+    known = {w.id: w for w in snapshot.workloads}
+    for reserve in reserves:
+        head = known[reserve.workload]
+        nodes = {m.node for m in reserve.members}
+        for start in starts:
+            other = known[start.workload]
+            behind = (-other.spec.priority, other.submitted_s) > (-head.spec.priority, head.submitted_s)
+            if not reserve.from_release and behind and other.spec.queue == head.spec.queue:
+                taken = sorted({m.node for m in start.members} & nodes)
+                found += [Violation(6, other.id, f"starts on {node}, which is held for {head.id}") for node in taken]
+    return tuple(found)
+
+
+def _staying(snapshot: Snapshot, plan: Plan) -> list[Member]:
+    """The members that neither are on their way out nor are sent away by the plan."""
+    leaving = {w.id for w in snapshot.workloads if w.state is State.STOPPING}
+    leaving |= {d.workload for d in plan.decisions if isinstance(d, Stop)}
+    taken = {(d.workload, n) for d in plan.decisions if isinstance(d, Resize) for n in d.remove}
+    placed = {(w.id, m.surplus) for w in snapshot.workloads for m in w.placement}
+    return [
+        m
+        for a in snapshot.allocations
+        for m in a.members
+        if a.workload not in leaving
+        and (a.workload, m.surplus) not in taken
+        and (a.workload, m.surplus) in placed
+        and m.phase is not MemberPhase.RELEASING
+    ]
+
+
+def check_beneficiaries(plan: Plan) -> tuple[Violation, ...]:
+    """7: nobody is evicted or shrunk for somebody who then has no place."""
+    placed = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
+    placed |= {d.workload for d in plan.decisions if isinstance(d, Resize) and d.add}
+    found = []
+    for decision in plan.decisions:
+        beneficiary: WorkloadId | None = None
+        if isinstance(decision, Stop) and decision.order.cause in EVICTIONS:
+            beneficiary = decision.order.beneficiary
+            if beneficiary is None:
+                found.append(Violation(7, decision.workload, "evicted for nobody"))
+        elif isinstance(decision, Resize) and decision.remove:
+            beneficiary = decision.beneficiary
+        if beneficiary is not None and beneficiary not in placed:
+            found.append(Violation(7, str(beneficiary), f"has no place, but {_subject(decision)} was to yield for it"))
+    return tuple(found)
+
+
+def check_reasons(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    """10: every waiting workload that does not start has its reasons, and an entry among the estimates."""
+    starting = {d.workload for d in plan.decisions if isinstance(d, Start)}
+    found = []
+    for workload in snapshot.workloads:
+        if workload.state is not State.PENDING or workload.id in starting:
+            continue
+        if not plan.waits.get(workload.id):
+            found.append(Violation(10, workload.id, "waits without a reason"))
+        if workload.id not in plan.estimates:
+            found.append(Violation(10, workload.id, "waits without an estimate"))
+    return tuple(found)
+
+
+def check_replay(snapshot: Snapshot, plan: Plan, again: Plan) -> tuple[Violation, ...]:
+    """11: the plan of the stored snapshot is the plan that was made. `again`: the planner's answer to the copy."""
+    found = []
+    if decode(encode(snapshot)) != snapshot:
+        found.append(Violation(11, "snapshot", "is not what was stored"))
+    if again != plan:
+        found.append(Violation(11, "plan", f"differs on the same snapshot at {snapshot.now_s:.1f}"))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- the whole history
+
+
+def check_history(
+    events: Iterable[Event], workloads: Mapping[WorkloadId, Workload], used: Mapping[QueueId, Resources]
+) -> tuple[Violation, ...]:
+    """All that needs the journal: `workloads` and `used` (per queue, its subtree) are the queue owner's state now."""
+    history = tuple(events)
+    return (
+        *check_quota_charge(workloads, used),
+        *check_nothing_lost(history, workloads),
+        *check_cordons_kept(history),
+        *check_victims(history, workloads),
+        *check_attempt_times(history),
+        *check_evictions_end(history),
+    )
+
+
+def check_quota_charge(
+    workloads: Mapping[WorkloadId, Workload], used: Mapping[QueueId, Resources]
+) -> tuple[Violation, ...]:
+    """3: a queue is charged what the live attempts in it and below were committed to."""
+    found = []
+    for queue, amount in sorted(used.items()):
+        inside = [
+            m.bundle
+            for w in workloads.values()
+            if w.state in LIVE and (w.spec.queue == queue or w.spec.queue.startswith(f"{queue}/"))
+            for m in w.placement
+        ]
+        if total(inside) != amount:
+            found.append(Violation(3, queue, f"charged {amount.to_floats()}, live {total(inside).to_floats()}"))
+    return tuple(found)
+
+
+def check_nothing_lost(history: tuple[Event, ...], workloads: Mapping[WorkloadId, Workload]) -> tuple[Violation, ...]:
+    """4: what was accepted is known, and attempts follow one another without overlap."""
+    found = []
+    open_attempt: dict[WorkloadId, int] = {}
+    for event in history:
+        match event:
+            case Submitted(spec=spec):
+                if spec.id not in workloads:
+                    found.append(Violation(4, spec.id, "was accepted and is unknown now"))
+            case Started(workload=id, attempt=attempt):
+                if id in open_attempt:
+                    found.append(Violation(4, id, f"attempt {attempt} began during attempt {open_attempt[id]}"))
+                open_attempt[id] = attempt
+            case AttemptEnded(workload=id, attempt=attempt):
+                if open_attempt.pop(id, None) != attempt:
+                    found.append(Violation(4, id, f"attempt {attempt} ended without having begun"))
+            case _:
+                pass
+    return tuple(found)
+
+
+def check_cordons_kept(history: tuple[Event, ...]) -> tuple[Violation, ...]:
+    """5: no start was committed onto a node after its drain's deadline."""
+    found = []
+    drains: dict[NodeId, float] = {}
+    for event in history:
+        match event:
+            case NodeCordoned(node=node, drain_by_s=by_s) if by_s is not None:
+                drains[node] = by_s
+            case NodeUncordoned(node=node):
+                drains.pop(node, None)
+            case Started(workload=id, members=members, at_s=at_s):
+                late = sorted({m.node for m in members if m.node in drains and at_s > drains[m.node]})
+                found += [Violation(5, id, f"started on drained node {node}") for node in late]
+            case _:
+                pass
+    return tuple(found)
+
+
+def check_victims(history: tuple[Event, ...], workloads: Mapping[WorkloadId, Workload]) -> tuple[Violation, ...]:
+    """8: a victim is requeued with its place and its last committed checkpoint."""
+    found = []
+    submitted: dict[WorkloadId, float] = {}
+    saved: dict[WorkloadId, CheckpointCommitted] = {}
+    for event in history:
+        match event:
+            case Submitted(spec=spec, at_s=at_s):
+                submitted[spec.id] = at_s
+            case Reported(workload=id, report=CheckpointCommitted() as checkpoint):
+                saved[id] = checkpoint
+            case AttemptEnded(workload=id, move=move, cause=cause) if cause in EVICTIONS and move is Move.FAILED:
+                found.append(Violation(8, id, "a victim counts as failed"))
+            case _:
+                pass
+    for id, workload in sorted(workloads.items()):
+        if workload.submitted_s != submitted.get(id):
+            found.append(Violation(8, id, f"lost its place: {workload.submitted_s} is not {submitted.get(id)}"))
+        step = workload.checkpoint.step if workload.checkpoint is not None else None
+        want = saved[id].step if id in saved else None
+        if step != want:
+            found.append(Violation(8, id, f"its checkpoint is of step {step}, the last committed one of {want}"))
+        if workload.state is State.PENDING and workload.step != (want or 0):
+            found.append(Violation(8, id, f"would resume at step {workload.step} with a checkpoint of {want}"))
+    return tuple(found)
+
+
+def check_attempt_times(history: tuple[Event, ...]) -> tuple[Violation, ...]:
+    """9, its base: every attempt's times are in order, so that allocated time can be divided without remainder."""
+    found = []
+    last: dict[WorkloadId, float] = {}
+    for event in history:
+        if not isinstance(event, Started | Resized | StopOrdered | AttemptEnded):
+            continue
+        if event.at_s < last.get(event.workload, event.at_s):
+            found.append(Violation(9, event.workload, f"{type(event).__name__} lies before its predecessor"))
+        last[event.workload] = event.at_s
+    return tuple(found)
+
+
+def check_ledger(allocated_gpu_s: float, classes: Mapping[str, float]) -> tuple[Violation, ...]:
+    """9: the ledger's classes add up to the allocated time, to a thousandth of a GPU-second per part."""
+    difference = abs(sum(classes.values()) - allocated_gpu_s)
+    if difference <= 1e-3 * max(1, len(classes)) + 1e-9 * allocated_gpu_s:
+        return ()
+    return (Violation(9, "ledger", f"classes add up to {sum(classes.values())}, allocated {allocated_gpu_s}"),)
+
+
+def check_evictions_end(history: tuple[Event, ...]) -> tuple[Violation, ...]:
+    """14: no two workloads evict each other in turn: A for B, B for A, and A for B again."""
+    found = []
+    turns: dict[tuple[WorkloadId, WorkloadId], list[WorkloadId]] = {}
+    for event in history:
+        if not isinstance(event, StopOrdered) or event.order.cause not in EVICTIONS or event.order.beneficiary is None:
+            continue
+        victim, other = event.workload, event.order.beneficiary
+        pair = (min(victim, other), max(victim, other))
+        order = turns.setdefault(pair, [])
+        if not order or order[-1] != victim:
+            order.append(victim)
+        if len(order) == 3:
+            found.append(Violation(14, victim, f"{victim} and {other} evict each other in turn"))
+    return tuple(found)
+
+
+# ---------------------------------------------------------------- small parts
+
+
+def _members(allocations: Iterable[Allocation]) -> list[Member]:
+    return [m for a in allocations for m in a.members]
+
+
+def _subject(decision: object) -> str:
+    return str(getattr(decision, "workload", decision))

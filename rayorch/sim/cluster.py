@@ -1,0 +1,437 @@
+"""SimCluster: the owners' own classes, the real planner and the real reconciliation, over a simulated outside.
+
+What is simulated is only what Ray and the network do: nodes, placement groups, runners, calls between actors. Every
+call between two of them is a numbered step at which a fault may strike (`faults.py`). The clock moves in ticks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from rayorch.core.adoption import adopt_world
+from rayorch.core.allocations import Allocations
+from rayorch.core.cluster import Outcome
+from rayorch.core.codec import decode, encode
+from rayorch.core.decisions import Plan
+from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
+from rayorch.core.events import Event
+from rayorch.core.inventory import Inventory
+from rayorch.core.policy import Profile
+from rayorch.core.queues import QueueTree
+from rayorch.core.reports import AttemptReport
+from rayorch.core.runners import RunnerKey, RunnerView
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import (
+    Kind,
+    Member,
+    MemberPhase,
+    NodeId,
+    NodeSpec,
+    QueueSpec,
+    State,
+    WorkloadId,
+    WorkloadSpec,
+    group_name,
+)
+from rayorch.sim.controller import SimController
+from rayorch.sim.faults import (
+    Actor,
+    CallSite,
+    Cancel,
+    Fault,
+    Faults,
+    Kill,
+    Late,
+    LoseNode,
+    LoseReply,
+    LoseRequest,
+    LoseRunner,
+    NoFaults,
+    Twice,
+)
+from rayorch.sim.work import SimAttempts, SimWork
+from rayorch.sim.world import SimWorld
+
+T = TypeVar("T")
+
+Decide = Callable[[Snapshot, Profile], Plan]
+
+
+class Died(Exception):
+    """An actor was killed while it was doing something."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__(actor.value)
+        self.actor = actor
+
+
+class SimCluster:
+    """Implements `core.cluster.Cluster`. See the module's docstring.
+
+    `journal` is what survives the queue owner, `history` the same events as values. `checks` is called at every step
+    and after every tick.
+    """
+
+    def __init__(
+        self,
+        nodes: tuple[NodeSpec, ...],
+        queues: tuple[QueueSpec, ...],
+        profile: Profile,
+        decide: Decide,
+        works: Mapping[WorkloadId, SimWork] | None = None,
+        faults: Faults | None = None,
+        instance: str = "sim",
+        tick_s: float = 0.5,
+        start_s: float = 1000.0,
+    ) -> None:
+        self.profile = profile
+        self.instance = instance
+        self.now_s = start_s
+        self.start_s = start_s
+        self.tick_s = tick_s
+        self.works = dict(works or {})
+        self.world = SimWorld(nodes)
+        self.attempts = SimAttempts(self.world, self.works, instance)
+        self.faults: Faults = faults if faults is not None else NoFaults()
+        self.journal: list[str] = []
+        self.history: list[Event] = []
+        self.sites: list[CallSite] = []
+        self.refusals: list[str] = []
+        self.checks: Callable[[], None] = lambda: None
+        self._stack: list[Actor] = []
+        self._late: list[tuple[float, Actor, Callable[[], object]]] = []
+        self._lives = 0
+        self._tree: QueueTree | None = None
+        self._inventory: Inventory | None = None
+        self._books: Allocations | None = None
+        self._synced = False
+        self.controller = SimController(self, decide)
+        for spec in queues:
+            self.record(self.tree.set_queue(spec, self.now_s))
+
+    # ------------------------------------------------------------ the owners, started when they are needed
+
+    @property
+    def tree(self) -> QueueTree:
+        """The queue owner's state; after a kill, read back from the journal."""
+        if self._tree is None:
+            self._tree = QueueTree()
+            for line in self.journal:
+                self._tree.apply(decode(line))  # type: ignore[arg-type]
+            self._tree.renew_all(self.now_s)
+        return self._tree
+
+    @property
+    def inventory(self) -> Inventory:
+        """The inventory; after a kill, observed again, with the cordons from the queue owner."""
+        if self._inventory is None:
+            self._inventory = Inventory(self._new_life())
+            self._inventory.observe(tuple(self.world.nodes.values()), self.now_s)
+            self._inventory.set_cordons(self.tree.cordons)
+        return self._inventory
+
+    @property
+    def books(self) -> Allocations:
+        """The allocator's books; after a kill, empty until they have been compared with the world."""
+        if self._books is None:
+            self._books = Allocations(self._new_life())
+            self._synced = False
+        return self._books
+
+    @property
+    def synced(self) -> bool:
+        """Whether the books have been compared with the world since the allocator's last start."""
+        return self._books is not None and self._synced
+
+    def record(self, events: tuple[Event, ...]) -> None:
+        """Journal first, then apply."""
+        for event in events:
+            self.journal.append(encode(event))
+            self.history.append(event)
+            self.tree.apply(event)
+
+    def _new_life(self) -> int:
+        """A version above all of former lives, as the milliseconds of a clock are."""
+        self._lives += 1
+        return int(self.now_s * 1000) + self._lives * 1_000_000
+
+    def kill(self, actor: Actor) -> None:
+        """The process ends; its memory is gone. What it was doing ends with it."""
+        match actor:
+            case Actor.QUEUES:
+                self._tree = None
+            case Actor.INVENTORY:
+                self._inventory = None
+            case Actor.ALLOCATOR:
+                self._books = None
+                self._synced = False
+            case Actor.CONTROLLER:
+                self.controller.forget_all()
+            case _:
+                raise ValueError(f"{actor} is not an owner")
+        if actor in self._stack:
+            raise Died(actor)
+
+    # ------------------------------------------------------------ calls
+
+    def call(self, caller: Actor, callee: Actor, label: str, effect: Callable[[], T]) -> T:
+        """One call, with whatever goes wrong at it. ClusterError: no answer came."""
+        site = CallSite(len(self.sites), caller, callee, label, self.now_s)
+        self.sites.append(site)
+        fault = self.faults.at(site)
+        self._outside(fault)
+        if isinstance(fault, LoseRequest):
+            raise ClusterError(f"{label}: request lost")
+        if isinstance(fault, Late):
+            self._late.append((self.now_s + fault.delay_s, callee, effect))
+            raise ClusterError(f"{label}: no answer in time")
+        self._stack.append(callee)
+        try:
+            if isinstance(fault, Kill) and not fault.after:
+                self._kill_all(fault.actors)
+            if isinstance(fault, Kill) and not fault.after and callee in fault.actors:
+                raise ClusterError(f"{label}: {callee.value} died")
+            answer = effect()
+            if isinstance(fault, Twice):
+                answer = effect()
+            if label != "changes":  # reading changes nothing
+                self.checks()
+            if isinstance(fault, Kill) and fault.after:
+                self._kill_all(fault.actors)
+        except Died as death:
+            if death.actor is not callee:
+                raise
+            raise ClusterError(f"{label}: {callee.value} died") from None
+        finally:
+            self._stack.pop()
+        if isinstance(fault, LoseReply):
+            raise ClusterError(f"{label}: reply lost")
+        return answer
+
+    def _kill_all(self, actors: tuple[Actor, ...]) -> None:
+        died: Died | None = None
+        for actor in actors:
+            try:
+                self.kill(actor)
+            except Died as death:
+                # Of several on the stack, the outermost one's death ends all that is within.
+                if died is None or self._stack.index(death.actor) < self._stack.index(died.actor):
+                    died = death
+        if died is not None:
+            raise died
+
+    def _outside(self, fault: Fault | None) -> None:
+        """Faults that strike beside the call."""
+        match fault:
+            case Cancel(workload=workload):
+                self.record(self.tree.cancel(workload, "cancelled by its owner", self.now_s))
+            case LoseNode(node=node):
+                self.world.lose_node(node)
+            case LoseRunner(workload=workload):
+                for key in sorted(self.attempts.runners):
+                    if key[0] == workload:
+                        self.attempts.lose_runner(key)
+            case _:
+                pass
+
+    def as_actor(self, actor: Actor, work: Callable[[], None]) -> None:
+        """Let an actor do something of its own accord; if it is killed in the middle, or gets no answer, it ends."""
+        self._stack.append(actor)
+        try:
+            work()
+        except Died as death:
+            if death.actor is not actor:
+                raise
+        except ClusterError as error:
+            self.refusals.append(f"{self.now_s:.1f} {actor.value}: {error}")
+        finally:
+            self._stack.pop()
+
+    # ------------------------------------------------------------ users
+
+    def submit(self, spec: WorkloadSpec, work: SimWork | None = None) -> None:
+        """A user submits; accepted when this returns."""
+        if work is not None:
+            self.works[spec.id] = work
+            self.attempts.works = self.works
+        self.record(self.tree.submit(spec, self.now_s))
+
+    def cancel(self, id: WorkloadId) -> None:
+        """A user cancels."""
+        self.record(self.tree.cancel(id, "cancelled by its owner", self.now_s))
+
+    # ------------------------------------------------------------ the port
+
+    def snapshot(self) -> Snapshot:
+        """What the controller knows."""
+        return self.controller.snapshot()
+
+    def commit(self, plan: Plan) -> tuple[Outcome, ...]:
+        """Carry out a plan through the owners."""
+        return self.controller.commit(plan)
+
+    # ------------------------------------------------------------ the allocator's own work
+
+    def create_groups(self, workload: WorkloadId, attempt: int, surpluses: tuple[int, ...]) -> None:
+        """Ask Ray for the groups of reserved seats."""
+        for surplus in surpluses:
+            try:
+                if not self.books.creating(workload, attempt, surplus):
+                    continue
+            except StalePlanError as error:
+                self.refusals.append(str(error))
+                continue
+            seats = self._seats(workload, attempt, surplus)
+            name = group_name(self.instance, workload, attempt, surplus)
+            bundles = tuple((m.node, m.bundle) for m in seats)
+            self.call(
+                Actor.ALLOCATOR,
+                Actor.RAY,
+                "create_group",
+                lambda name=name, bundles=bundles: self.world.create_group(name, bundles, self.now_s),  # type: ignore[misc]
+            )
+
+    def remove_groups(self, workload: WorkloadId, attempt: int, surpluses: tuple[int, ...]) -> None:
+        """Release seats, remove their groups, and only then drop them from the books."""
+        self.books.release(workload, attempt, surpluses)
+        for surplus in surpluses:
+            name = group_name(self.instance, workload, attempt, surplus)
+            names = {name: None}
+            ids = {m.group_id for m in self._seats(workload, attempt, surplus) if m.group_id}
+            groups = [g.group_id for g in self.world.groups.values() if g.name in names or g.group_id in ids]
+            for group_id in sorted(groups):
+                self.call(
+                    Actor.ALLOCATOR,
+                    Actor.RAY,
+                    "remove_group",
+                    lambda group_id=group_id: self.world.remove_group(group_id),  # type: ignore[misc]
+                )
+            self.books.removed(workload, attempt, surplus)
+
+    def _seats(self, workload: WorkloadId, attempt: int, surplus: int) -> tuple[Member, ...]:
+        held = self.books.allocations.get((workload, attempt))
+        return () if held is None else tuple(m for m in held.members if m.surplus == surplus)
+
+    def _allocator_turn(self) -> None:
+        """What the allocator does on its own: sync after a start, then follow what becomes of its groups."""
+        if not self.synced:
+            self._sync()
+            return
+        for (workload, attempt), held in sorted(self.books.allocations.items()):
+            for surplus in sorted({m.surplus for m in held.members}):
+                self._follow_group(workload, attempt, surplus, held.deadline_s)
+
+    def _follow_group(self, workload: WorkloadId, attempt: int, surplus: int, deadline_s: float) -> None:
+        seats = self._seats(workload, attempt, surplus)
+        if not seats:
+            return
+        group = self.world.named(group_name(self.instance, workload, attempt, surplus))
+        phase = seats[0].phase
+        serve = self.tree.workloads[workload].spec.kind is Kind.SERVE
+        if group is not None and group.created and (phase is MemberPhase.CREATING or (serve and not seats[0].group_id)):
+            if not serve or phase is MemberPhase.RESERVED:
+                self.books.ready(workload, attempt, surplus, group.group_id)
+        elif phase is MemberPhase.CREATING and self.now_s >= deadline_s:
+            if group is not None:
+                self.world.remove_group(group.group_id)
+            self.books.fail(workload, attempt, surplus, "its placement group was not ready by its deadline")
+        elif phase is MemberPhase.READY and seats[0].group_id not in self.world.groups and not serve:
+            self.books.fail(workload, attempt, surplus, "its placement group was removed by somebody else")
+
+    def _sync(self) -> None:
+        """Rebuild the books from the world and the queue owner's records."""
+        books = self.books  # this life's; the owner may be killed in the call below
+        workloads = self.call(Actor.ALLOCATOR, Actor.QUEUES, "records", lambda: dict(self.tree.workloads))
+        deadline_s = self.now_s + self.profile.start_deadline_s
+        adoption = adopt_world(self.world.listing(), workloads, self.instance, self.now_s, deadline_s)
+        for allocation in adoption.adopt:
+            books.adopt(allocation)
+        for group_id in adoption.remove:
+            self.call(
+                Actor.ALLOCATOR,
+                Actor.RAY,
+                "remove_group",
+                lambda group_id=group_id: self.world.remove_group(group_id),  # type: ignore[misc]
+            )
+        self._synced = True
+
+    # ------------------------------------------------------------ runners' and clients' calls
+
+    def renew(self, workload: WorkloadId, attempt: int) -> bool:
+        """OwnerPort."""
+        return self.call(Actor.RUNNER, Actor.QUEUES, "renew", lambda: self.tree.renew(workload, attempt, self.now_s))
+
+    def report(self, workload: WorkloadId, attempt: int, report: AttemptReport) -> bool:
+        """OwnerPort."""
+
+        def effect() -> bool:
+            try:
+                self.record(self.tree.report(workload, attempt, report, self.now_s))
+            except StalePlanError:
+                return False
+            return True
+
+        return self.call(Actor.RUNNER, Actor.QUEUES, "report", effect)
+
+    def _heartbeats(self) -> None:
+        """Clients of leased gangs."""
+        for id, workload in sorted(self.tree.workloads.items()):
+            live = workload.state in (State.RUNNING, State.STOPPING) and workload.spec.kind is Kind.GANG
+            until_s = self.start_s + self.works.get(id, SimWork()).heartbeats_s
+            if live and self.now_s < until_s and self.now_s >= workload.lease_renewed_s + self.profile.lease_s / 3:
+                try:
+                    self.renew(id, workload.attempt)
+                except ClusterError as error:
+                    self.refusals.append(str(error))
+
+    # ------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        """Move the clock on by one tick and let everybody do what is due; then one turn of the loop."""
+        self.now_s += self.tick_s
+        self._deliver_late()
+        self.world.tick(self.now_s)
+        self.inventory.observe(tuple(self.world.nodes.values()), self.now_s)
+        self.attempts.tick(self.now_s, self.tick_s, self)
+        self._heartbeats()
+        self.as_actor(Actor.ALLOCATOR, self._allocator_turn)
+        self.as_actor(Actor.CONTROLLER, self.controller.turn)
+        self.checks()
+
+    def run(self, seconds: float) -> None:
+        """So many seconds of ticks."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.tick()
+
+    def _deliver_late(self) -> None:
+        due = [message for message in self._late if message[0] <= self.now_s]
+        self._late = [message for message in self._late if message[0] > self.now_s]
+        for _, callee, effect in due:
+            self._stack.append(callee)
+            try:
+                effect()
+            except (RayorchError, Died) as error:
+                self.refusals.append(f"late message: {error}")
+            finally:
+                self._stack.pop()
+
+    # ------------------------------------------------------------ what tests and checkers ask
+
+    def views(self) -> dict[RunnerKey, RunnerView]:
+        """Every runner that exists, as it would answer."""
+        found = {key: self.attempts.view(key) for key in sorted(self.attempts.runners)}
+        return {key: view for key, view in found.items() if view is not None}
+
+    def lose_node(self, node: NodeId) -> None:
+        """A node dies between turns."""
+        self.world.lose_node(node)
+
+    def restart_head(self) -> None:
+        """The head restarts without its state: all actors, groups and runners end, the journal stays."""
+        self.world.restart_head()
+        self.attempts.runners.clear()
+        self.attempts.children.clear()
+        for actor in (Actor.QUEUES, Actor.INVENTORY, Actor.ALLOCATOR, Actor.CONTROLLER):
+            self.kill(actor)

@@ -1,0 +1,291 @@
+"""The controller of a simulated cluster: dated copies, the loop's turn, and each decision's way through the owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, assert_never
+
+from rayorch.core.allocations import gang_of
+from rayorch.core.cluster import Outcome
+from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop
+from rayorch.core.errors import ClusterError, RayorchError
+from rayorch.core.events import Event, NodeCordoned
+from rayorch.core.policy import Profile
+from rayorch.core.reconcile import (
+    Action,
+    BlockNodes,
+    CreateGroups,
+    DropReservation,
+    EndAttempt,
+    KillRunner,
+    MarkReady,
+    MarkReleasing,
+    Rebind,
+    RemoveGroups,
+    Reseat,
+    StartRunner,
+    UpdateRunner,
+    reconcile,
+)
+from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
+from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.types import (
+    Allocation,
+    MemberPhase,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    QueueSpec,
+    State,
+    Workload,
+    WorkloadId,
+)
+from rayorch.sim.faults import Actor
+
+if TYPE_CHECKING:
+    from rayorch.sim.cluster import SimCluster
+
+T = TypeVar("T")
+
+LIVE = (State.RUNNING, State.STOPPING)
+
+
+class SimController:
+    """Holds nothing that it can't fetch again: `forget_all` is what a kill does to it."""
+
+    def __init__(self, cluster: SimCluster, decide: Callable[[Snapshot, Profile], Plan]) -> None:
+        self._cluster = cluster
+        self._decide = decide
+        self.plans: list[tuple[Snapshot, Plan, tuple[Outcome, ...]]] = []
+        self.actions: list[tuple[float, Action]] = []
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """The process has died."""
+        self.versions = Versions(0, -1, -1)
+        self._renewals = 0
+        self._synced = False
+        self._queue_specs: tuple[QueueSpec, ...] = ()
+        self._cordons: tuple[NodeCordoned, ...] | None = None
+        self.workloads: dict[WorkloadId, Workload] = {}
+        self.nodes: dict[NodeId, NodeSpec] = {}
+        self.allocations: dict[RunnerKey, Allocation] = {}
+        self.runners: dict[RunnerKey, RunnerView] = {}
+
+    # ------------------------------------------------------------ the turn
+
+    def turn(self) -> None:
+        """See, decide, commit; then reconcile."""
+        cluster = self._cluster
+        seen = self.snapshot()
+        plan = self._decide(seen, cluster.profile)
+        outcomes = self.commit(plan)
+        self.plans.append((seen, plan, outcomes))
+        seen = self.snapshot()
+        self._look_for_runners()
+        for action in reconcile(seen, self.runners, cluster.profile):
+            self.actions.append((cluster.now_s, action))
+            self.execute(action)
+
+    def snapshot(self) -> Snapshot:
+        """Fetch what changed and join it."""
+        cluster, before = self._cluster, self.versions
+        queues = self._ask(Actor.QUEUES, "changes", lambda: cluster.tree.changes_since(before.queues, self._renewals))
+        nodes = self._ask(Actor.INVENTORY, "changes", lambda: cluster.inventory.changes_since(before.inventory))
+        books, synced = self._ask(
+            Actor.ALLOCATOR,
+            "changes",
+            lambda: (cluster.books.changes_since(before.allocations), cluster.synced),
+        )
+        if queues.full:
+            self.workloads.clear()
+        self.workloads.update({w.id: w for w in queues.workloads if not w.state.terminal})
+        for workload in queues.workloads:
+            if workload.state.terminal:
+                self.workloads.pop(workload.id, None)
+        if nodes.full:
+            self.nodes.clear()
+        self.nodes.update({node.id: node for node in nodes.nodes})
+        for id in nodes.removed:
+            self.nodes.pop(id, None)
+        if books.full:
+            self.allocations.clear()
+        self.allocations.update({(a.workload, a.attempt): a for a in books.allocations})
+        for key in books.removed:
+            self.allocations.pop(key, None)
+        self._queue_specs, self._renewals, self._synced = queues.queues, queues.renewals, synced
+        self.versions = Versions(queues.version, nodes.version, books.version)
+        self._inform_inventory(queues.cordons)
+        return Snapshot(
+            versions=self.versions,
+            now_s=cluster.now_s,
+            queues=self._queue_specs,
+            workloads=tuple(self.workloads[id] for id in sorted(self.workloads)),
+            nodes=tuple(self.nodes[id] for id in sorted(self.nodes)),
+            allocations=tuple(self.allocations[key] for key in sorted(self.allocations)),
+            synced=synced,
+        )
+
+    def _inform_inventory(self, cordons: tuple[NodeCordoned, ...]) -> None:
+        cluster = self._cluster
+        if cordons != self._cordons:
+            self._ask(Actor.INVENTORY, "cordons", lambda: cluster.inventory.set_cordons({c.node: c for c in cordons}))
+            self._cordons = cordons
+        held = {m.node for allocation in self.allocations.values() for m in allocation.members}
+        for id, node in sorted(self.nodes.items()):
+            if node.health is NodeHealth.LOST and id not in held and self._synced:
+                self._ask(Actor.INVENTORY, "forget", lambda id=id: cluster.inventory.forget(id))  # type: ignore[misc]
+
+    def _look_for_runners(self) -> None:
+        """Ask every runner that there is, or was, or should be, by its name."""
+        cluster = self._cluster
+        wanted = {(w.id, w.attempt) for w in self.workloads.values() if w.state in LIVE}
+        for key in sorted(wanted | set(self.runners) | set(cluster.attempts.runners)):
+            view = cluster.attempts.view(key)
+            if view is not None:
+                self.runners[key] = view
+            elif key in self.runners and key in wanted:
+                known = self.runners[key]
+                self.runners[key] = RunnerView(*key, RunnerPhase.GONE, grant=known.grant)
+            else:
+                self.runners.pop(key, None)
+
+    # ------------------------------------------------------------ decisions
+
+    def commit(self, plan: Plan) -> tuple[Outcome, ...]:
+        """Each decision through the owners, in order; a refusal is an outcome."""
+        return tuple(self._commit_one(decision, plan.versions) for decision in plan.decisions)
+
+    def _commit_one(self, decision: Decision, versions: Versions) -> Outcome:
+        cluster = self._cluster
+        try:
+            match decision:
+                case Start():
+                    self._start(decision, versions)
+                case Stop():
+                    self._record("commit_stop", lambda: cluster.tree.commit_stop(decision, cluster.now_s))
+                case Resize():
+                    self._resize(decision)
+                case Cordon():
+                    self._record(
+                        "cordon", lambda: cluster.tree.cordon(decision.node, decision.reason, None, cluster.now_s)
+                    )
+                case Reserve() | Scale():
+                    pass
+                case _:
+                    assert_never(decision)
+        except ClusterError:
+            raise
+        except RayorchError as error:
+            cluster.refusals.append(f"{cluster.now_s:.1f} {type(decision).__name__}: {error}")
+            return Outcome(decision, False, str(error))
+        return Outcome(decision, True)
+
+    def _start(self, start: Start, versions: Versions) -> None:
+        cluster = self._cluster
+        spec = self.workloads[start.workload].spec
+        deadline_s = cluster.now_s + cluster.profile.start_deadline_s
+        gang = gang_of(spec, start.members)
+
+        def reserve() -> None:
+            if not cluster.synced:
+                raise ClusterError("the allocator is still comparing its books with the world")
+            nodes = cluster.inventory.nodes.values()
+            cluster.books.reserve(start.workload, start.attempt, start.members, nodes, cluster.now_s, deadline_s, gang)
+
+        self._ask(Actor.ALLOCATOR, "reserve", reserve)
+        try:
+            self._record("commit_start", lambda: cluster.tree.commit_start(start, versions, cluster.now_s))
+        except ClusterError:
+            raise
+        except RayorchError:
+            self.execute(DropReservation(start.workload, start.attempt))
+            raise
+
+    def _resize(self, resize: Resize) -> None:
+        cluster = self._cluster
+        held = self.allocations.get((resize.workload, resize.attempt))
+        members = held.members if held is not None else ()
+        staying = tuple(m for m in members if m.surplus not in resize.remove and m.phase is not MemberPhase.RELEASING)
+        deadline_s = cluster.now_s + cluster.profile.start_deadline_s
+
+        def grow() -> None:
+            if not cluster.synced:
+                raise ClusterError("the allocator is still comparing its books with the world")
+            nodes = cluster.inventory.nodes.values()
+            cluster.books.grow(resize.workload, resize.attempt, resize.add, nodes, cluster.now_s, deadline_s)
+
+        if resize.add:
+            self._ask(Actor.ALLOCATOR, "grow", grow)
+        try:
+            self._record(
+                "commit_resize",
+                lambda: cluster.tree.commit_resize(resize, (*staying, *resize.add), cluster.now_s),
+            )
+        except ClusterError:
+            raise
+        except RayorchError:
+            if resize.add:
+                added = tuple(m.surplus for m in resize.add)
+                self.execute(RemoveGroups(resize.workload, resize.attempt, added))
+            raise
+
+    # ------------------------------------------------------------ actions
+
+    def execute(self, action: Action) -> None:
+        """Carry out one action of the reconciliation. ClusterError when its owner doesn't answer."""
+        cluster = self._cluster
+        try:
+            match action:
+                case CreateGroups() | RemoveGroups() | DropReservation() | MarkReleasing() | Rebind():
+                    self._ask(Actor.ALLOCATOR, type(action).__name__, lambda: self._allocator_effect(action))
+                case Reseat(resize=resize, members=members):
+                    self._record("reseat", lambda: cluster.tree.commit_resize(resize, members, cluster.now_s))
+                case MarkReady(workload=workload, attempt=attempt):
+                    self._record("ready", lambda: cluster.tree.ready(workload, attempt, cluster.now_s))
+                case EndAttempt(event=event):
+                    self._record("end_attempt", lambda: cluster.tree.end_attempt(event))
+                case BlockNodes(nodes=nodes, until_s=until_s, reason=reason):
+                    self._ask(Actor.INVENTORY, "block", lambda: cluster.inventory.block(nodes, until_s, reason))
+                case StartRunner(workload=workload, grant=grant):
+                    spec = self.workloads[workload].spec
+                    self._ask(Actor.RUNNER, "start", lambda: cluster.attempts.start(spec, grant, cluster.now_s))
+                case UpdateRunner(grant=grant):
+                    key = (action.workload, action.attempt)
+                    self._ask(Actor.RUNNER, "update", lambda: cluster.attempts.update(key, grant))
+                case KillRunner():
+                    key = (action.workload, action.attempt)
+                    self._ask(Actor.RUNNER, "kill", lambda: cluster.attempts.kill(key))
+                case _:
+                    assert_never(action)
+        except ClusterError:
+            raise
+        except RayorchError as error:
+            cluster.refusals.append(f"{cluster.now_s:.1f} {type(action).__name__}: {error}")
+
+    def _allocator_effect(self, action: CreateGroups | RemoveGroups | DropReservation | MarkReleasing | Rebind) -> None:
+        cluster = self._cluster
+        key = (action.workload, action.attempt)
+        if not cluster.synced:
+            raise ClusterError("the allocator is still comparing its books with the world")
+        match action:
+            case CreateGroups(surpluses=surpluses):
+                cluster.create_groups(*key, surpluses)
+            case RemoveGroups(surpluses=surpluses):
+                cluster.remove_groups(*key, surpluses)
+            case DropReservation():
+                held = cluster.books.allocations.get(key)
+                if held is not None:
+                    cluster.remove_groups(*key, tuple(sorted({m.surplus for m in held.members})))
+            case MarkReleasing(surpluses=surpluses):
+                cluster.books.release(*key, surpluses)
+            case Rebind(in_use=in_use):
+                cluster.books.rebind(*key, in_use)
+
+    # ------------------------------------------------------------ calls
+
+    def _ask(self, callee: Actor, label: str, effect: Callable[[], T]) -> T:
+        return self._cluster.call(Actor.CONTROLLER, callee, label, effect)
+
+    def _record(self, label: str, command: Callable[[], tuple[Event, ...]]) -> None:
+        self._ask(Actor.QUEUES, label, lambda: self._cluster.record(command()))

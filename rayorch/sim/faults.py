@@ -1,0 +1,141 @@
+"""What can go wrong, and when: at one call, at random ones by seed, or between turns.
+
+A fault at a call hits the message (lost, late, twice) or a process (killed just before the call took effect, or
+just after). Which calls there are depends on the run, so faults name them by number.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from rayorch.core.types import NodeId, WorkloadId
+
+
+class Actor(StrEnum):
+    """Who calls and is called. Clients, runners and Ray itself are not killed at calls."""
+
+    QUEUES = "queues"
+    INVENTORY = "inventory"
+    ALLOCATOR = "allocator"
+    CONTROLLER = "controller"
+    RUNNER = "runner"
+    CLIENT = "client"
+    RAY = "ray"
+
+
+OWNERS = (Actor.QUEUES, Actor.INVENTORY, Actor.ALLOCATOR, Actor.CONTROLLER)
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """One call: its number in this run, who calls whom, and what for."""
+
+    number: int
+    caller: Actor
+    callee: Actor
+    label: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Processes end, the call's effect not yet (`after` false) or already there; they start again at their next use."""
+
+    actors: tuple[Actor, ...]
+    after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoseRequest:
+    """The callee never hears of it; the caller gets no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoseReply:
+    """It takes effect; the caller gets no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """It takes effect twice, as after a retry whose first try had come through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The caller gives up waiting, and the message takes effect later."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Before the call a user cancels a workload."""
+
+    workload: WorkloadId
+
+
+@dataclass(frozen=True, slots=True)
+class LoseNode:
+    """Before the call a node dies."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class LoseRunner:
+    """Before the call the process of a workload's runner dies; what it started lives on."""
+
+    workload: WorkloadId
+
+
+Fault = Kill | LoseRequest | LoseReply | Twice | Late | Cancel | LoseNode | LoseRunner
+
+
+class Faults(Protocol):
+    """Decides about each call."""
+
+    def at(self, site: CallSite) -> Fault | None:
+        """What goes wrong at this call; None: nothing."""
+        ...
+
+
+class NoFaults:
+    """All goes well."""
+
+    def at(self, site: CallSite) -> Fault | None:
+        """Nothing goes wrong."""
+        return None
+
+
+class FaultsAt:
+    """These faults at the calls of these numbers."""
+
+    def __init__(self, faults: Sequence[tuple[int, Fault]]) -> None:
+        self._faults = dict(faults)
+
+    def at(self, site: CallSite) -> Fault | None:
+        """The fault of this number, if any."""
+        return self._faults.get(site.number)
+
+
+class RandomFaults:
+    """A fault of any message or owner at a share of all calls, until `until_s`; the same seed gives the same faults."""
+
+    def __init__(self, seed: int, share: float, until_s: float) -> None:
+        self._rng = random.Random(seed)
+        self._share = share
+        self._until_s = until_s
+
+    def at(self, site: CallSite) -> Fault | None:
+        """Perhaps a fault; Ray itself loses no calls, but who called it may die."""
+        if site.now_s >= self._until_s or self._rng.random() >= self._share:
+            return None
+        kill = Kill((self._rng.choice(OWNERS),), self._rng.random() < 0.5)
+        if site.callee is Actor.RAY:
+            return kill
+        others: list[Fault] = [LoseRequest(), LoseReply(), Twice(), Late(self._rng.choice((0.5, 3.0, 12.0)))]
+        return self._rng.choice([kill, kill, *others])

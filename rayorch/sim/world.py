@@ -1,0 +1,130 @@
+"""The simulated outside: nodes and placement groups, as Ray would have them. Nobody here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rayorch.core.adoption import WorldGroup
+from rayorch.core.room import Room
+from rayorch.core.types import Allocation, Member, MemberPhase, NodeId, NodeSpec, Resources, WorkloadId
+
+
+@dataclass(frozen=True, slots=True)
+class SimGroup:
+    """One placement group. `lost`: a node under one of its bundles is gone, and with it what ran there."""
+
+    name: str
+    group_id: str
+    bundles: tuple[tuple[NodeId, Resources], ...]
+    asked_s: float
+    created: bool = False
+    lost: bool = False
+
+
+class SimWorld:
+    """Nodes and groups. A group is created `group_s` after it was asked for, if all its bundles then fit."""
+
+    def __init__(self, nodes: tuple[NodeSpec, ...], group_s: float = 0.2) -> None:
+        self._nodes = {node.id: node for node in nodes}
+        self._away: dict[NodeId, NodeSpec] = {}
+        self._groups: dict[str, SimGroup] = {}
+        self._group_s = group_s
+        self._count = 0
+        self.stuck: set[NodeId] = set()
+        """Nodes on which no new group ever gets ready, though Ray lists them as fine."""
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def nodes(self) -> Mapping[NodeId, NodeSpec]:
+        """The nodes that are up."""
+        return self._nodes
+
+    @property
+    def groups(self) -> Mapping[str, SimGroup]:
+        """All groups by hex id."""
+        return self._groups
+
+    def listing(self) -> tuple[WorldGroup, ...]:
+        """The groups as the cluster's table shows them, sorted by name and id."""
+        rows = [WorldGroup(g.name, g.group_id, g.bundles, g.created) for g in self._groups.values()]
+        return tuple(sorted(rows, key=lambda row: (row.name, row.group_id)))
+
+    def named(self, name: str) -> SimGroup | None:
+        """The group of that name."""
+        found = [group for group in self._groups.values() if group.name == name]
+        return min(found, key=lambda group: group.group_id) if found else None
+
+    # ------------------------------------------------------------ groups
+
+    def create_group(self, name: str, bundles: tuple[tuple[NodeId, Resources], ...], now_s: float) -> SimGroup:
+        """Ask for a group; the one of that name if it exists."""
+        known = self.named(name)
+        if known is not None:
+            return known
+        self._count += 1
+        group = SimGroup(name, f"{self._count:08x}", bundles, now_s)
+        self._groups[group.group_id] = group
+        return group
+
+    def remove_group(self, group_id: str) -> None:
+        """Remove a group; removing one that is gone does nothing."""
+        self._groups.pop(group_id, None)
+
+    def tick(self, now_s: float) -> None:
+        """Create what was asked for, oldest first, where it fits."""
+        for group in sorted(self._groups.values(), key=lambda g: (g.asked_s, g.group_id)):
+            if not group.created and now_s >= group.asked_s + self._group_s and self._fits(group, now_s):
+                self._groups[group.group_id] = replace(group, created=True)
+
+    def _fits(self, group: SimGroup, now_s: float) -> bool:
+        if any(node in self.stuck for node, _ in group.bundles):
+            return False
+        room = Room.of(self._nodes.values(), _as_allocations(self._groups.values()), now_s)
+        for node, bundle in group.bundles:
+            if not room.fits(node, bundle):
+                return False
+            room.take(node, bundle)
+        return True
+
+    # ------------------------------------------------------------ nodes
+
+    def lose_node(self, node: NodeId) -> None:
+        """The node dies; bundles on it die with it."""
+        spec = self._nodes.pop(node, None)
+        if spec is None:
+            return
+        self._away[node] = spec
+        for group in list(self._groups.values()):
+            if group.created and any(where == node for where, _ in group.bundles):
+                self._groups[group.group_id] = replace(group, lost=True)
+
+    def return_node(self, node: NodeId) -> NodeId | None:
+        """The machine comes back: a new Ray node with a new id, as after a restart of its raylet."""
+        spec = self._away.pop(node, None)
+        if spec is None:
+            return None
+        self._count += 1
+        fresh = NodeId(f"{node.split('~')[0]}~{self._count}")
+        self._nodes[fresh] = replace(spec, id=fresh)
+        return fresh
+
+    def restart_head(self) -> None:
+        """The head restarts without its state: every group is gone and every node has a new id."""
+        self._groups.clear()
+        for node in sorted(self._nodes):
+            self.lose_node(node)
+            self.return_node(node)
+
+
+def _as_allocations(groups: Iterable[SimGroup]) -> list[Allocation]:
+    """The created groups in the form that Room charges."""
+    out = []
+    for group in groups:
+        if group.created:
+            members = tuple(
+                Member("", i, node, bundle, 0, i, MemberPhase.READY) for i, (node, bundle) in enumerate(group.bundles)
+            )
+            out.append(Allocation(WorkloadId(group.group_id), 0, members, 0.0, 0.0))
+    return out

@@ -1,0 +1,129 @@
+"""A simulated cluster whose invariants are checked at every step: the first violation ends the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rayorch.core.codec import decode, encode
+from rayorch.core.decisions import Start, Stop
+from rayorch.core.planner import plan
+from rayorch.core.policy import Profile
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import NodeSpec, QueueSpec, State, WorkloadId
+from rayorch.policies.default import DEFAULT
+from rayorch.sim.checkers import Violation, check_history, check_live, check_plan, check_replay
+from rayorch.sim.cluster import SimCluster
+from rayorch.sim.faults import Faults
+from rayorch.sim.work import SimWork
+
+REPLAYED_EVERY = 20
+"""Every so many turns the plan is made again from the stored snapshot; at each it would take most of the time."""
+
+
+class CheckedCluster(SimCluster):
+    """All of `sim/checkers.py` after every tick, the cheap ones also at every call between two actors."""
+
+    def __init__(
+        self,
+        nodes: tuple[NodeSpec, ...],
+        queues: tuple[QueueSpec, ...],
+        works: Mapping[WorkloadId, SimWork] | None = None,
+        faults: Faults | None = None,
+        profile: Profile = DEFAULT,
+        at_calls: bool = True,
+    ) -> None:
+        super().__init__(nodes, queues, profile, plan, works, faults)
+        self.checks = self.check_now if at_calls else lambda: None
+        self._judged = 0
+
+    def truth(self) -> Snapshot:
+        """What the owners hold, not what the controller knows."""
+        tree, inventory, books = self.tree, self.inventory, self.books
+        return Snapshot(
+            versions=self.controller.versions,
+            now_s=self.now_s,
+            queues=tuple(tree.queues[id] for id in sorted(tree.queues)),
+            workloads=tuple(
+                tree.workloads[id] for id in sorted(tree.workloads) if not tree.workloads[id].state.terminal
+            ),
+            nodes=tuple(inventory.nodes[id] for id in sorted(inventory.nodes)),
+            allocations=tuple(books.allocations[key] for key in sorted(books.allocations)),
+            synced=self.synced,
+        )
+
+    def check_now(self) -> None:
+        """What must hold at every call."""
+        self.complain(check_live(self.truth(), self.world.listing(), self.instance))
+        attempts: dict[WorkloadId, list[int]] = {}
+        for id, attempt in self.attempts.children:
+            attempts.setdefault(id, []).append(attempt)
+        for id, numbers in attempts.items():
+            if len(numbers) > 1:
+                self.complain((Violation(4, id, f"attempts {numbers} work at the same time"),))
+        for key in self.attempts.doubled:
+            self.complain((Violation(4, key[0], f"attempt {key[1]} was begun twice"),))
+        written: dict[WorkloadId, int] = {}
+        for write in self.attempts.writes:
+            if write.attempt < written.get(write.workload, 0):
+                self.complain((Violation(4, write.workload, f"attempt {write.attempt} wrote after a later one"),))
+            written[write.workload] = write.attempt
+
+    def tick(self) -> None:
+        """One tick, then everything that can be judged."""
+        super().tick()
+        self.check_now()
+        used = {id: self.tree.used(id) for id in self.tree.queues}
+        self.complain(check_history(self.history, self.tree.workloads, used))
+        for seen, made, outcomes in self.controller.plans[self._judged :]:
+            self.complain(check_plan(seen, made))
+            self._check_repeats(outcomes)
+            if self._judged % REPLAYED_EVERY == 0:
+                stored = decode(encode(seen))
+                assert isinstance(stored, Snapshot)
+                self.complain(check_replay(seen, made, plan(stored, self.profile)))
+            self._judged += 1
+
+    def _check_repeats(self, outcomes: tuple[object, ...]) -> None:
+        """12: what was committed in this very turn is nothing new when it comes again."""
+        for outcome in outcomes:
+            decision = getattr(outcome, "decision", None)
+            if not getattr(outcome, "committed", False):
+                continue
+            known = self.tree.workloads.get(decision.workload) if isinstance(decision, Start | Stop) else None
+            if known is None or (known.state is not State.RUNNING and isinstance(decision, Start)):
+                continue
+            if isinstance(decision, Start) and known.attempt == decision.attempt and known.size:
+                same = [(m.surplus, m.node) for m in known.placement] == [(m.surplus, m.node) for m in decision.members]
+                if same and self.tree.commit_start(decision, self.controller.versions, self.now_s):
+                    self.complain((Violation(12, known.id, "the same start is committed twice"),))
+            if isinstance(decision, Stop) and self.tree.commit_stop(decision, self.now_s):
+                self.complain((Violation(12, known.id, "the same stop is ordered twice"),))
+
+    def run_to_quiet(self, limit_s: float = 600.0) -> None:
+        """Run until everything has ended (within the limit), a little longer, and look for leftovers."""
+        end_s = self.now_s + limit_s
+        while self.now_s < end_s and any(not w.state.terminal for w in self.tree.workloads.values()):
+            self.tick()
+        self.run(5.0)
+        self.check_quiet()
+
+    def check_quiet(self) -> None:
+        """At the end: all has ended, nothing is held and nothing runs."""
+        open_ones = [w.id for w in self.tree.workloads.values() if not w.state.terminal]
+        assert not open_ones, self.story(f"not ended: {open_ones}")
+        assert not self.books.allocations, self.story(f"still held: {sorted(self.books.allocations)}")
+        assert not self.world.groups, self.story(f"groups left: {self.world.listing()}")
+        assert not self.attempts.children, self.story(f"still working: {sorted(self.attempts.children)}")
+        assert not self.attempts.runners, self.story(f"runners left: {sorted(self.attempts.runners)}")
+
+    def complain(self, violations: tuple[Violation, ...]) -> None:
+        """End the test with the story of what happened."""
+        assert not violations, self.story("\n".join(map(str, violations)))
+
+    def story(self, what: str) -> str:
+        """What is wrong, and the last events, calls and refusals before it."""
+        lines = [what, f"at {self.now_s:.1f}", "events:"]
+        lines += [f"  {text[:300]}" for text in self.journal[-25:]]
+        lines += ["actions:", *(f"  {at_s:.1f} {action!r:.200}" for at_s, action in self.controller.actions[-12:])]
+        lines += ["refusals:", *(f"  {text}" for text in self.refusals[-8:])]
+        return "\n".join(lines)
