@@ -24,7 +24,7 @@ from rayorch.actors.runner_serve import ServeWork
 from rayorch.adapters.ray_groups import group_handle
 from rayorch.adapters.ray_job import DriverIdentity, job_supervisor_env, prepare_packages, runner_runtime_env
 from rayorch.adapters.ray_job.attempt import groups_in_use
-from rayorch.core.errors import ClusterError, SpecError
+from rayorch.core.errors import ClusterError, RayorchError, SpecError
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.payload import Payload
 from rayorch.core.reports import AttemptReport, GrantApplied
@@ -196,7 +196,16 @@ class RunnerShell:
     # ------------------------------------------------------------ the attempt's life
 
     async def _live(self) -> None:
-        """Lease, work, end. Nothing is started before the queue owner has confirmed that the attempt is current."""
+        """Lease, work, end. Whatever goes wrong in it, this process does not outlive its lease."""
+        try:
+            await self._until_lapsed()
+            await asyncio.sleep(LAPSE_LINGER_S)
+        except Exception:
+            log.exception("runner %s failed", self._order.name)
+        await _end_this_actor()
+
+    async def _until_lapsed(self) -> None:
+        """Nothing is started before the queue owner has confirmed that the attempt is current."""
         self._tasks += [asyncio.create_task(self._hub.keep_lease()), asyncio.create_task(self._hub.deliver_reports())]
         lapsed = asyncio.create_task(self._hub.lapsed.wait())
         leased = asyncio.create_task(self._hub.leased.wait())
@@ -206,26 +215,30 @@ class RunnerShell:
         await lapsed  # after the end of the work, the controller ends us; this is for when it does not
         if self._hub.view.phase is not RunnerPhase.ENDED:
             self._hub.ended(None, f"the lease is over: {self._hub.why_lapsed}")
-        await asyncio.sleep(LAPSE_LINGER_S)
-        await _end_this_actor()
 
     async def _work(self, lapsed: asyncio.Task[Any]) -> None:
-        work: Work | None = None
         try:
             work = self._make_work()
-            running = asyncio.create_task(work.run())
-            self._tasks += [asyncio.create_task(self._tell_ready()), asyncio.create_task(self._obey_shrinks())]
-            await asyncio.wait({running, lapsed}, return_when=asyncio.FIRST_COMPLETED)
-            if self._hub.lapsed.is_set():
-                await asyncio.wait_for(work.kill(), KILL_TIMEOUT_S)
-                running.cancel()
-                return
+        except RayorchError as error:
+            await self._say_ended(Ended(1, f"could not be run: {error}"))
+            return
+        running = asyncio.create_task(work.run())
+        self._tasks += [asyncio.create_task(self._tell_ready()), asyncio.create_task(self._obey_shrinks())]
+        await asyncio.wait({running, lapsed}, return_when=asyncio.FIRST_COMPLETED)
+        if self._hub.lapsed.is_set():
+            running.cancel()
+            await asyncio.wait_for(work.kill(), KILL_TIMEOUT_S)
+            return
+        try:
             ended = running.result()
         except Exception as error:
             log.exception("attempt %s could not be run", self._order.name)
+            await asyncio.wait_for(work.kill(), KILL_TIMEOUT_S)
             ended = Ended(1, f"could not be run: {error!r}")
-            if work is not None:
-                await asyncio.wait_for(work.kill(), KILL_TIMEOUT_S)
+        await self._say_ended(ended)
+
+    async def _say_ended(self, ended: Ended) -> None:
+        """Everything that the work said is delivered before the word that it has ended."""
         self._pump.write(f"[rayorch: {ended.message}]\n".encode())
         await self._pump.close(LOG_FLUSH_S)
         await self._owners.finish_log()

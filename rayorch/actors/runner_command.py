@@ -7,11 +7,12 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rayorch.core.grants import Grant
 from rayorch.core.types import Kind, StopCause, StopOrder
@@ -110,65 +111,84 @@ def _signal_group(group: int, which: signal.Signals) -> None:
 class Child:
     """A shell command in a session of its own. Nothing of its process group outlives it or this process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, guard: _Guard) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], on_output: Callable[[bytes], None]) -> None:
         self._process = process
-        self._guard = guard
+        self._guard = _Guard(process.pid)
         self.group = process.pid
-        self._exit = asyncio.create_task(process.wait())
-        self._reader: asyncio.Task[None] | None = None
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._on_output = on_output
+        self._output_ended = asyncio.Event()
+        assert process.stdout is not None
+        self._pipe = process.stdout.fileno()
+        os.set_blocking(self._pipe, False)
+        asyncio.get_running_loop().add_reader(self._pipe, self._read)
+        threading.Thread(target=self._wait, args=(asyncio.get_running_loop(),), name="child-exit", daemon=True).start()
 
     @staticmethod
-    async def start(command: str, env: Mapping[str, str], on_output: Callable[[bytes], None]) -> Child:
-        """Start the command; what it and its children print goes to `on_output` as it comes. Raises OSError."""
-        process = await asyncio.create_subprocess_shell(
-            command,
-            env=dict(env),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        child = Child(process, _Guard(process.pid))
-        child._reader = asyncio.create_task(child._read(on_output))
-        return child
+    def start(command: str, env: Mapping[str, str], on_output: Callable[[bytes], None]) -> Child:
+        """Start the command; what it and its children print goes to `on_output` as it comes. Raises OSError.
 
-    async def _read(self, on_output: Callable[[bytes], None]) -> None:
-        assert self._process.stdout is not None
-        while data := await self._process.stdout.read(READ_BYTES):
-            on_output(data)
+        The event loop's own subprocesses are not used: there the end of the command counts only when everything that
+        it left in the background has closed its output.
+        """
+        # Ray blocks SIGINT in its processes, and a child inherits that.
+        before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return Child(process, on_output)
 
-    @property
-    def exited(self) -> int | None:
-        """Exit code of the command itself, None while it runs. Its children may run on."""
-        return self._exit.result() if self._exit.done() else None
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        code = self._process.wait()
+        loop.call_soon_threadsafe(self._set_exited, code)
 
-    async def wait(self, wait_s: float | None) -> None:
-        """Return when the command itself has ended, or after `wait_s`."""
-        await asyncio.wait({self._exit}, timeout=wait_s)
+    def _set_exited(self, code: int) -> None:
+        if not self.exited.done():
+            self.exited.set_result(code)
 
-    @property
-    def exit_task(self) -> asyncio.Task[int]:
-        """Done when the command itself has ended."""
-        return self._exit
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe, READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._on_output(data)
+        else:
+            self._close_output()
+
+    def _close_output(self) -> None:
+        if not self._output_ended.is_set():
+            asyncio.get_running_loop().remove_reader(self._pipe)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._output_ended.set()
 
     def signal(self, which: signal.Signals) -> None:
         """Send a signal to every process of the group."""
         _signal_group(self.group, which)
 
     async def finish(self) -> int:
-        """End what is left of the group, take in the rest of the output and return the exit code."""
+        """End what is left of the group, take in the rest of the output and return the exit code. May be repeated."""
         deadline_s = time.monotonic() + GROUP_KILL_S
         _signal_group(self.group, signal.SIGKILL)
         while living_in_group(self.group) and time.monotonic() < deadline_s:
             await asyncio.sleep(0.02)
             _signal_group(self.group, signal.SIGKILL)
-        code = await self._exit
-        self._guard.dismiss()
-        if self._reader is not None:
-            try:
-                await asyncio.wait_for(self._reader, OUTPUT_WAIT_S)
-            except TimeoutError:
-                log.warning("a process outside the command's group keeps its output open; not read any further")
+        code = await asyncio.shield(self.exited)
+        self._guard.dismiss()  # not before: a kill that was interrupted leaves the rest to it
+        try:
+            await asyncio.wait_for(self._output_ended.wait(), OUTPUT_WAIT_S)
+        except TimeoutError:
+            log.warning("a process outside the command's group keeps its output open; not read any further")
+            self._close_output()
         return code
 
 
@@ -180,7 +200,7 @@ class _Guard:
     For the same reason PR_SET_PDEATHSIG is not enough: it reaches only the command's first process, often a shell.
     """
 
-    _SCRIPT = 'exec 3<&0; (read -r _ <&3 || kill -KILL -- "-$1") &'
+    _SCRIPT = 'exec 3<&0; (read -r _ <&3 || kill -9 "-$1") &'
 
     def __init__(self, group: int) -> None:
         starter = subprocess.Popen(
@@ -197,6 +217,8 @@ class _Guard:
 
     def dismiss(self) -> None:
         """The group has ended: leave without killing."""
+        if self._pipe.closed:
+            return
         try:
             self._pipe.write(b"\n")
             self._pipe.close()
@@ -243,10 +265,9 @@ class CommandWork:
             return Ended(-signal.SIGTERM, "stopped before it began")
         self._on_output(f"[rayorch: attempt {self._attempt.grant.attempt} runs: {self._command}]\n".encode())
         try:
-            child = await Child.start(self._command, self._env, self._on_output)
+            child = self._child = Child.start(self._command, self._env, self._on_output)
         except OSError as error:
             return Ended(127, f"could not be started: {error}")
-        self._child = child
         if self._kind is not Kind.TRAIN:
             self._attempt.begun()
         forced = await self._until_over(child)
@@ -270,7 +291,7 @@ class CommandWork:
                 log.info("%s to %s: %s", stop_signal(self._env).name, self._command, order.reason)
                 child.signal(stop_signal(self._env))
                 signalled = True
-            if child.exited is not None and not (signalled and living_in_group(child.group)):
+            if child.exited.done() and not (signalled and living_in_group(child.group)):
                 return ""
             if order is not None and signalled and now_s >= times.kill_s:
                 return order.reason
@@ -278,14 +299,15 @@ class CommandWork:
 
     async def _pause(self, child: Child, order: StopOrder | None, times: StopTimes, signalled: bool) -> None:
         """Wait for the command's end, a new grant, or the next time at which something must be done."""
-        if child.exited is not None:
+        if child.exited.done():
             # The shell obeyed the signal sooner than what it runs.
             await asyncio.sleep(LINGER_POLL_S)
             return
         wait_s = None if order is None else max(0.0, (times.kill_s if signalled else times.signal_s) - time.time())
         change = asyncio.create_task(self._attempt.wait_change(None))
         try:
-            await asyncio.wait({child.exit_task, change}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {child.exited, change}
+            await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             change.cancel()
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,7 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(
-    ray_cluster: Callable[..., EmulatedCluster], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+def stage(ray_cluster: Callable[..., EmulatedCluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     import ray
 
     from rayorch.actors.logs import LogSettings, start_log_store
@@ -122,6 +121,16 @@ def pid_lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def pid_ended(pid: int) -> bool:
+    return not pid_lives(pid)
+
+
+def _answers_none(handle: Any) -> bool:
+    import ray
+
+    return ray.get(handle.ping.remote(), timeout=PATIENCE_S) is None
 
 
 def test_plain_gpu_work_of_a_job_runs_in_the_held_group_and_nothing_is_reserved_twice(stage: Stage) -> None:
@@ -201,10 +210,10 @@ def test_a_refused_lease_kills_the_job_and_a_fenced_attempt_never_starts_one(sta
     grants = runner.grant.remote(1, PATIENCE_S)
     ray.get(stage.owner.refuse.remote(AttemptRef(WorkloadId("fenced"), 1)))
     assert ray.get(grants, timeout=PATIENCE_S).lapsed
-    eventually("the job's end", lambda: not pid_lives(pid))
+    eventually("the job's end", partial(pid_ended, pid))
     for handle in (runner, never):
         with pytest.raises(ray.exceptions.RayActorError):
-            eventually("the runner's end", lambda handle=handle: ray.get(handle.ping.remote(), timeout=30) is None)
+            eventually("the runner's end", partial(_answers_none, handle))
     assert not marker.exists()
 
 
@@ -219,7 +228,7 @@ def test_nothing_of_a_job_outlives_its_runner(stage: Stage) -> None:
             ray.kill(runner)
         else:
             os.kill(runner_pid(runner), 9)
-        eventually(f"the end of the child of a runner ended by {end}", lambda pid=pid: not pid_lives(pid))
+        eventually(f"the end of the child of a runner ended by {end}", partial(pid_ended, pid))
 
 
 def runner_pid(runner: Any) -> int:
