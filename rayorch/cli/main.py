@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -64,6 +65,7 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 Queue = Annotated[str | None, typer.Option("--queue", "-q", help="The queue; else the address's, else default.")]
 WorkersOption = Annotated[str | None, typer.Option("--workers", "-w", help="2, or 2:4 for a gang that may grow.")]
+GangOption = Annotated[str | None, typer.Option("--gang", "-g", help="2x8: workers x GPUs; 2-4x8 may grow.")]
 Identity = Annotated[str | None, typer.Option("--id", help="The same id again is the same workload.")]
 Folder = Annotated[Path | None, typer.Option("--working-dir", help="A folder to upload and run in.")]
 
@@ -73,6 +75,7 @@ Folder = Annotated[Path | None, typer.Option("--working-dir", help="A folder to 
 def submit(
     command: Annotated[list[str], typer.Argument(help="What to run, after --.", metavar="-- COMMAND...")],
     queue: Queue = None,
+    gang: GangOption = None,
     workers: WorkersOption = None,
     gpus: Annotated[float, typer.Option("--gpus", help="GPUs of each worker.")] = 0,
     cpus: Annotated[float, typer.Option("--cpus", help="CPUs of each worker.")] = 1,
@@ -94,11 +97,16 @@ def submit(
     """Enqueue a command."""
     if kind not in ("job", "train"):
         raise typer.BadParameter("--kind is job or train")
+    members = _workers(workers)
+    if gang is not None:
+        if workers is not None or gpus:
+            raise typer.BadParameter("--gang says --workers and --gpus at once; give one or the other")
+        members, gpus = _gang(gang)
     with _client(address) as client:
         handle = client.submit(
             shlex.join(command),
             queue=queue,
-            workers=_workers(workers),
+            workers=members,
             gpus_per_worker=gpus,
             cpus_per_worker=cpus,
             kind="train" if kind == "train" else "job",
@@ -131,6 +139,15 @@ def _workers(text: str | None) -> int | tuple[int, int] | None:
         return (int(least), int(most)) if colon else int(least)
     except ValueError as error:
         raise typer.BadParameter(f"--workers takes 2 or 2:4, got {text!r}") from error
+
+
+def _gang(text: str) -> tuple[int | tuple[int, int], float]:
+    """2x8 or 2-4x8, as `rayorch ps` shows it."""
+    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?x(\d{1,9}(?:\.\d{1,4})?)", text)
+    if found is None:
+        raise typer.BadParameter(f"--gang takes 2x8 or 2-4x8, got {text!r}")
+    least, most, gpus = found.groups()
+    return (int(least), int(most)) if most else int(least), float(gpus)
 
 
 def _follow(handle: WorkloadHandle, notes: bool) -> NoReturn:
@@ -302,7 +319,7 @@ def apply(
 @guarded
 def up(
     emulate: Annotated[str | None, typer.Option("--emulate", help="4x8: a local cluster, emulated.")] = None,
-    racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of an emulated cluster.")] = None,
+    racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of an emulated cluster; else 2.")] = None,
     ray_address: Annotated[str | None, typer.Option("--ray", help="The Ray cluster; else the local one.")] = None,
     file: Annotated[list[Path] | None, typer.Option("--file", "-f", help="YAML: Cluster and Queue documents.")] = None,
     gateway: Annotated[str | None, typer.Option("--gateway", help="uvicorn, or serve (inside Ray Serve).")] = None,
@@ -316,6 +333,8 @@ def up(
     from rayorch.cli.server import start
 
     arguments: list[str] = []
+    if emulate is not None and racks is None:
+        racks = 1 if emulate.startswith("1x") else 2
     options = {"--emulate": emulate, "--racks": racks, "--address": ray_address, "--gateway": gateway}
     for option, value in {**options, "--host": host, "--port": port}.items():
         if value is not None:

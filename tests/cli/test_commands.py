@@ -37,10 +37,22 @@ def test_submit_prints_the_id_on_stdout_and_its_advice_on_stderr(run: Run, backe
     assert Payload.of_text(spec.payload).entrypoint == "python t.py -x"
 
 
+@pytest.mark.parametrize(("text", "gang"), [("2x8", (2, 2, 8.0)), ("2-4x0.5", (2, 4, 0.5))])
+def test_a_gang_is_written_as_it_is_shown(
+    run: Run, backend: FakeBackend, text: str, gang: tuple[int, int, float]
+) -> None:
+    role = backend.known[WorkloadId(_submit(run, "-g", text))].spec.roles[0]
+    assert (role.min_count, role.max_count, role.bundle.to_floats()["GPU"]) == gang
+    assert text in run("ps").stdout.split()
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         (["submit"], 2),
+        (["submit", "-g", "2by8", "--", "true"], 2),
+        (["submit", "-g", "2x8", "-w", "2", "--", "true"], 2),
+        (["submit", "-g", "4-2x8", "--", "true"], 105),
         (["submit", "-w", "two", "--", "true"], 2),
         (["submit", "-k", "array", "--", "true"], 2),
         (["submit", "-e", "NOVALUE", "--", "true"], 2),
