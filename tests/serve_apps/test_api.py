@@ -62,6 +62,8 @@ async def test_an_idempotency_key_stands_for_the_id(client: httpx.AsyncClient, b
         ({"gang": {"workers": 0}}, 400, "invalid", "spec.gang.workers"),
         ({"gang": {"workers": 1, "resources": {"GPU": -1}}}, 400, "invalid", "spec.gang.resources.GPU"),
         ({"surprise": 1}, 400, "invalid", "spec.surprise"),
+        ({"runtimeEnv": {"workingDir": "."}}, 400, "invalid", "spec.runtimeEnv.workingDir"),
+        ({"runtimeEnv": {"py_modules": ["gcs://a.zip", "/tmp"]}}, 400, "invalid", "spec.runtimeEnv.pyModules"),
     ],
 )
 async def test_a_wrong_field_is_named(

@@ -39,6 +39,7 @@ from rayorch.core.types import Kind, NodeId, QueueId, State, Workload, WorkloadI
 from rayorch.core.views import Overview, WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output, wait_for
+from rayorch.serve_apps.gateway.jobs_form import with_packages_only
 from rayorch.serve_apps.gateway.json_views import (
     API_VERSION,
     event_json,
@@ -327,7 +328,7 @@ class ApiRoutes:
             if isinstance(document, ClusterDocument):
                 raise SpecError(f"documents[{n}].kind", "Cluster is read when rayorch starts: rayorch up -f")
             try:
-                document.to_core()
+                _ = document.to_core() if isinstance(document, QueueDocument) else _workload_spec(document)
             except SpecError as error:
                 raise SpecError(f"documents[{n}].{error.field}", error.message) from error
             parsed.append(document)
@@ -375,7 +376,7 @@ def _with_key(value: Json, key: str | None) -> Json:
 def _workload_spec(document: Document) -> WorkloadSpec:
     if not isinstance(document, WorkloadDocument | ServeAppDocument):
         raise SpecError("kind", f"must be Workload or ServeApp, got {document.kind}")
-    return document.to_core()
+    return with_packages_only(document.to_core())
 
 
 def _same_attempt(row: WorkloadRow | None, workload: Workload) -> WorkloadRow | None:

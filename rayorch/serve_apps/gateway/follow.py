@@ -110,10 +110,11 @@ class _Output:
         """What has come since, waiting for it a moment."""
         if not self._attempt or self._over:
             return ""
-        chunk = await self._backend.logs(self._workload, self._attempt, self._offset, self._settings.poll_s)
+        live = known.attempt == self._attempt and known.state in (State.RUNNING, State.STOPPING)
+        wait_s = self._settings.log_wait_s if live else self._settings.poll_s
+        chunk = await self._backend.logs(self._workload, self._attempt, self._offset, wait_s)
         moved = chunk.next_offset != self._offset
         self._offset, self._over = chunk.next_offset, chunk.ended and not moved
-        live = known.attempt == self._attempt and known.state in (State.RUNNING, State.STOPPING)
         if moved or live:
             self._heard_s = time.monotonic()
         elif time.monotonic() - self._heard_s > self._settings.log_settle_s:

@@ -81,7 +81,19 @@ def workload_of_request(body: bytes, queue_header: str | None, default_queue: st
     }
     parsed = parse_document(document)
     assert isinstance(parsed, WorkloadDocument)
-    return parsed.to_core(owner)
+    return with_packages_only(parsed.to_core(owner))
+
+
+def with_packages_only(spec: WorkloadSpec) -> WorkloadSpec:
+    """The spec, unless it names a folder of the client's machine, which nobody here could read: SpecError."""
+    environment = Payload.of_text(spec.payload).runtime_env
+    named = [("workingDir", environment.get("working_dir"))]
+    modules = environment.get("py_modules")
+    named += [("pyModules", module) for module in modules] if isinstance(modules, list) else []
+    for field, value in named:
+        if value is not None and not (isinstance(value, str) and "://" in value):
+            raise SpecError(f"spec.runtimeEnv.{field}", f"must be the URI of an uploaded package, got {value!r}")
+    return spec
 
 
 def _metadata(given: Json) -> dict[str, str]:
@@ -186,7 +198,7 @@ def job_details(workload: Workload, message: str = "") -> dict[str, Json]:
         "submission_id": workload.id,
         "driver_info": None,
         "status": JOB_STATUS[workload.state],
-        "entrypoint": payload.entrypoint or f"serve run {payload.import_path}",
+        "entrypoint": payload.entrypoint or payload.import_path or workload.spec.kind.value,
         "message": message or _message(workload),
         "error_type": "JOB_ENTRYPOINT_COMMAND_ERROR" if workload.state is State.FAILED else None,
         "start_time": int(started_s * 1000),

@@ -21,7 +21,8 @@ class GatewaySettings:
 
     `poll_s`: how often watched workloads, logs and event streams are looked at. `queue_note_s`: least time
     between two lines about the place in the queue. `log_settle_s`: how long the log of an attempt that is over
-    may stay silent before it counts as complete. `overview_age_s`: how old the joint view may be.
+    may stay silent before it counts as complete. `log_wait_s`: how long one question for output waits for some.
+    `overview_age_s`: how old the joint view may be.
     """
 
     instance: str = "main"
@@ -36,6 +37,7 @@ class GatewaySettings:
     poll_s: float = 0.5
     queue_note_s: float = 5.0
     log_settle_s: float = 2.0
+    log_wait_s: float = 2.0
     overview_age_s: float = 0.5
     refresh_page_s: int = 5
 
