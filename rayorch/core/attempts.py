@@ -37,8 +37,11 @@ def advance(workload: Workload, event: WorkloadEvent) -> Workload:
 
 
 def seats_only(members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """Members without phase and group, in the order of their groups: what the queue owner commits to."""
-    plain = [replace(m, phase=MemberPhase.RESERVED, group_id="") for m in members]
+    """Members without phase, group and devices, in the order of their groups: what the queue owner commits to.
+
+    Devices are the allocator's business: those of a plan are only what it expected to get.
+    """
+    plain = [replace(m, phase=MemberPhase.RESERVED, group_id="", devices=()) for m in members]
     return tuple(sorted(plain, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index)))
 
 

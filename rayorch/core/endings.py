@@ -1,7 +1,10 @@
 """When an attempt is over, why, and when the next one may begin. Pure, and asked anew each turn.
 
-The rule behind the times: an attempt that we lost contact with may still run until its lease is over. So no new
-attempt of that workload starts before its last sign of life plus lease plus margin.
+The rule behind the times: an attempt that we lost contact with may still run until its lease is over, so no new
+attempt of that workload starts before that, plus a margin. The lease has two hops. A runner gives up when the queue
+owner has been silent for `lease_s`; its work gives up when the runner has been silent for `lease_s`, and may have heard
+of the runner up to the last moment of the runner's own lease. So work whose runner is not known to have ended it may
+go on for two leases after the last renewal; workers that lost their node, for one lease after that.
 """
 
 from __future__ import annotations
@@ -72,9 +75,9 @@ def ending(facts: Facts) -> AttemptEnded | None:
 
 
 def lease_end_s(workload: Workload, profile: Profile) -> float:
-    """When an attempt that nobody hears of any more has certainly ended itself."""
+    """When an attempt that nobody hears of any more has certainly ended itself: two leases, see above."""
     signs = (workload.lease_renewed_s, workload.started_s or 0.0)
-    return max(signs) + profile.lease_s + profile.lease_margin_s
+    return max(signs) + 2 * profile.lease_s + profile.lease_margin_s
 
 
 def back_off_s(count: int, profile: Profile) -> float:

@@ -124,9 +124,10 @@ def check_gangs(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str)
         if allocation is None:
             continue
         gang = [m for m in workload.placement if m.surplus in allocation.gang]
-        booked = [m for m in allocation.members if m.surplus in allocation.gang]
-        if workload.state is State.RUNNING and workload.ready_s is not None and len(booked) not in (0, len(gang)):
-            found.append(Violation(2, workload.id, f"{len(booked)} of {len(gang)} members of its gang are held"))
+        booked = {(m.surplus, m.bundle_index) for m in allocation.members}
+        there = [m for m in gang if (m.surplus, m.bundle_index) in booked]
+        if workload.state is State.RUNNING and workload.ready_s is not None and len(there) not in (0, len(gang)):
+            found.append(Violation(2, workload.id, f"{len(there)} of {len(gang)} members of its gang are held"))
         overdue_s = snapshot.now_s - allocation.deadline_s - GRACE_S
         starting = workload.state is State.RUNNING and workload.spec.kind is not Kind.SERVE
         if starting and not allocation.ready and not allocation.failed and overdue_s > 0:
@@ -211,8 +212,11 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
     """6: no start takes what is reserved for another.
 
     Room that is being freed (`from_release`) must hold the reservations and everything that starts beside them. On
-    nodes that a head of a queue holds, nothing of its queue starts that comes after it.
+    nodes that a head of a queue holds, nothing of its queue starts that comes after it, but for those for whom others
+    are leaving: they were promised room before.
     """
+    owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
+    owed |= {w.release_for for w in snapshot.workloads}
     starts = [d for d in plan.decisions if isinstance(d, Start)]
     reserves = [d for d in plan.decisions if isinstance(d, Reserve)]
     found = []
@@ -232,7 +236,9 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
         for start in starts:
             other = known[start.workload]
             behind = (-other.spec.priority, other.submitted_s) > (-head.spec.priority, head.submitted_s)
-            if not reserve.from_release and behind and other.spec.queue == head.spec.queue:
+            if reserve.from_release or other.id in owed:
+                continue
+            if behind and other.spec.queue == head.spec.queue:
                 taken = sorted({m.node for m in start.members} & nodes)
                 found += [Violation(6, other.id, f"starts on {node}, which is held for {head.id}") for node in taken]
     return tuple(found)

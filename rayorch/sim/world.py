@@ -46,6 +46,11 @@ class SimWorld:
         """All groups by hex id."""
         return self._groups
 
+    @property
+    def away(self) -> Mapping[NodeId, NodeSpec]:
+        """The nodes that were lost and have not come back."""
+        return self._away
+
     def listing(self) -> tuple[WorldGroup, ...]:
         """The groups as the cluster's table shows them, sorted by name and id."""
         rows = [WorldGroup(g.name, g.group_id, g.bundles, g.created) for g in self._groups.values()]

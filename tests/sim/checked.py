@@ -31,8 +31,12 @@ class CheckedCluster(SimCluster):
         faults: Faults | None = None,
         profile: Profile = DEFAULT,
         at_calls: bool = True,
+        history_every: int = 1,
+        tick_s: float = 0.5,
     ) -> None:
-        super().__init__(nodes, queues, profile, plan, works, faults)
+        super().__init__(nodes, queues, profile, plan, works, faults, tick_s=tick_s)
+        self._history_every = history_every
+        self._ticks = 0
         self.checks = self.check_now if at_calls else lambda: None
         self._judged = 0
 
@@ -72,8 +76,9 @@ class CheckedCluster(SimCluster):
         """One tick, then everything that can be judged."""
         super().tick()
         self.check_now()
-        used = {id: self.tree.used(id) for id in self.tree.queues}
-        self.complain(check_history(self.history, self.tree.workloads, used))
+        self._ticks += 1
+        if self._ticks % self._history_every == 0:
+            self.check_past()
         for seen, made, outcomes in self.controller.plans[self._judged :]:
             self.complain(check_plan(seen, made))
             self._check_repeats(outcomes)
@@ -82,6 +87,11 @@ class CheckedCluster(SimCluster):
                 assert isinstance(stored, Snapshot)
                 self.complain(check_replay(seen, made, plan(stored, self.profile)))
             self._judged += 1
+
+    def check_past(self) -> None:
+        """What the whole journal says."""
+        used = {id: self.tree.used(id) for id in self.tree.queues}
+        self.complain(check_history(self.history, self.tree.workloads, used))
 
     def _check_repeats(self, outcomes: tuple[object, ...]) -> None:
         """12: what was committed in this very turn is nothing new when it comes again."""
@@ -105,6 +115,7 @@ class CheckedCluster(SimCluster):
         while self.now_s < end_s and any(not w.state.terminal for w in self.tree.workloads.values()):
             self.tick()
         self.run(5.0)
+        self.check_past()
         self.check_quiet()
 
     def check_quiet(self) -> None:
