@@ -142,7 +142,7 @@ def test_serve_takes_the_policy_by_its_path_and_hands_it_the_context(monkeypatch
         config=AutoscalingConfig(max_replicas=4, target_ongoing_requests=3),
     )
     assert policy(context) == (2, {}), "no grant is known, so the target stays"
-    assert table._apps["chat"].demand == {"Model": (5, 2, 3.0)}
+    assert table._apps["chat"].demand == {"Model": (4, 2, 3.0)}
 
 
 def test_the_callback_is_named_by_the_variable_that_serve_reads() -> None:

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 POLICY_PATH = "rayorch.adapters.ray_serve.policy:GrantPolicy"
+ROUNDING = 1e-6
 
 
 class GrantPolicy:
@@ -32,9 +33,10 @@ class GrantPolicy:
         from rayorch.adapters.ray_serve.table import TABLE
 
         app, deployment = self._deployment
-        queued = max(0.0, context.total_queued_requests)
-        ongoing = max(0.0, context.total_num_requests - queued)
+        # Averages over a moment, so not whole; rounded up as a sum, so that a request is not counted twice.
+        requests = math.ceil(context.total_num_requests - ROUNDING)
+        queued = min(requests, math.ceil(context.total_queued_requests - ROUNDING))
         per_replica = float(context.config.get_target_ongoing_requests())
-        TABLE.note_demand(app, deployment, math.ceil(ongoing), math.ceil(queued), per_replica)
+        TABLE.note_demand(app, deployment, requests - queued, queued, per_replica)
         target = TABLE.target(app, deployment, self._gang_size)
         return (context.target_num_replicas if target is None else target), {}
