@@ -10,7 +10,7 @@ from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait
 from rayorch.core.planning.adapt import adapt, scale
 from rayorch.core.planning.admit import Request, admit, order
 from rayorch.core.planning.claims import Claim
-from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.draft import Draft, Verdict
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.place import hold, place, promise
@@ -37,21 +37,29 @@ def plan(snapshot: Snapshot, profile: Profile) -> Plan:
 
 
 def _serve(draft: Draft, request: Request) -> None:
-    """Give one claim what it asks for by the mildest means, or record why it can't have it."""
+    """Give one claim what it asks for by the mildest means, or record why it can't have it.
+
+    A shape that found nothing in its queue is not tried again in this turn: room and quota only become less, and
+    those behind it have no more rights.
+    """
     claim = request.claim
-    if place(draft, claim):
-        return
-    if promise(draft, claim) or _evict(draft, claim):
-        reserved = draft.reserves[-1].members
-        wait, expected_s = releasing_wait(draft, reserved)
-        _wait(draft, claim, (*quota_waits(draft, claim), wait), expected_s)
-        return
-    short = quota_waits(draft, claim)
-    waits = (*short, *room_waits(draft, claim.shape))
-    if not short:
+    known = draft.verdicts.get((claim.shape, claim.queue))
+    if known is None:
+        if place(draft, claim):
+            return
+        if promise(draft, claim) or _evict(draft, claim):
+            wait, expected_s = releasing_wait(draft, draft.reserves[-1].members)
+            _wait(draft, claim, (*quota_waits(draft, claim), wait), expected_s)
+            return
+        short = quota_waits(draft, claim)
+        known = Verdict((*short, *room_waits(draft, claim.shape)), not short)
+        if claim.id not in draft.facts.owed:  # it was looked at before its turn
+            draft.verdicts[claim.shape, claim.queue] = known
+        assert known.waits, f"{claim.id} neither starts nor has a reason to wait"
+    if known.lacks_room:
         draft.unplaced.append(claim)
         hold(draft, claim)
-    _wait(draft, claim, waits)
+    _wait(draft, claim, known.waits)
 
 
 def _evict(draft: Draft, claim: Claim) -> bool:

@@ -38,7 +38,7 @@ class Quota:
     Usage is given per queue for its own workloads and counted at all ancestors, once each.
     """
 
-    __slots__ = ("_children", "_headroom", "_paths", "_specs", "_used")
+    __slots__ = ("_children", "_headroom", "_paths", "_shares", "_specs", "_used")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Quota:
         self._used = used
         self._paths: dict[QueueId, tuple[QueueSpec, ...]] = {}
         self._headroom: dict[tuple[QueueId, str], int | None] = {}
+        self._shares: dict[QueueId, float] = {}
 
     @staticmethod
     def of(queues: Iterable[QueueSpec], usage: Mapping[QueueId, Resources]) -> Quota:
@@ -75,6 +76,7 @@ class Quota:
         for spec in self.path(queue):
             self._used[spec.id] = self.used(spec.id) + amount
         self._headroom.clear()
+        self._shares.clear()
 
     def refund(self, queue: QueueId, amount: Resources) -> None:
         """Undo a charge."""
@@ -108,7 +110,7 @@ class Quota:
 
     def shortages(self, queue: QueueId, amount: Resources) -> tuple[Shortage, ...]:
         """Every (queue on the path, resource) at which `amount` more is too much; empty when it may be taken."""
-        if all(n <= 0 or (room := self.headroom(queue, name)) is None or n <= room for name, n in amount):
+        if self.fits(queue, amount):
             return ()
         found: list[Shortage] = []
         for spec in self.path(queue):
@@ -121,7 +123,11 @@ class Quota:
 
     def fits(self, queue: QueueId, amount: Resources) -> bool:
         """Whether the queue may take `amount` more."""
-        return not self.shortages(queue, amount)
+        for name, n in amount.items:
+            room = self.headroom(queue, name)
+            if room is not None and n > max(room, 0):
+                return False
+        return True
 
     def ceiling(self, queue: QueueId) -> Resources:
         """The most that the queue could ever hold if all others were idle, of the resources that limit it."""
@@ -158,11 +164,13 @@ class Quota:
         heavier goes first. 0 for a queue that names no resource.
         """
         spec = self._specs.get(queue)
-        if spec is None:
-            return 0.0
+        if spec is None or queue in self._shares:
+            return self._shares.get(queue, 0.0)
         used = self.used(queue)
         names = {name for name, _ in spec.deserved} | {name for name, _ in spec.borrow_limit or ()}
-        return max((_share(spec, used.units(name), spec.deserved.units(name)) for name in names), default=0.0)
+        shares = (_share(spec, used.units(name), spec.deserved.units(name)) for name in names)
+        self._shares[queue] = max(shares, default=0.0)
+        return self._shares[queue]
 
     def divergence(self, one: QueueId, other: QueueId) -> tuple[QueueId, QueueId] | None:
         """The two siblings under which the queues lie, where their paths part; None when one lies in the other."""

@@ -15,12 +15,13 @@ from rayorch.core.types import GPU, UNIT, Allocation, NodeHealth, NodeId, NodeSp
 class Room:
     """Free amounts per node. `copy` costs one dictionary; a copy and its origin don't see each other's changes."""
 
-    __slots__ = ("_nodes", "_slots", "_usable")
+    __slots__ = ("_free_gpu_units", "_nodes", "_slots", "_usable")
 
     def __init__(self, nodes: Mapping[NodeId, NodeSpec], slots: dict[NodeId, _Slot], usable: frozenset[NodeId]) -> None:
         self._nodes = nodes
         self._slots = slots
         self._usable = usable
+        self._free_gpu_units = sum(max(0, slots[node].gpu_units) for node in usable)
 
     @staticmethod
     def of(nodes: Iterable[NodeSpec], allocations: Iterable[Allocation], now_s: float) -> Room:
@@ -45,7 +46,15 @@ class Room:
 
     def copy(self) -> Room:
         """A Room of its own with the same amounts."""
-        return Room(self._nodes, dict(self._slots), self._usable)
+        twin = object.__new__(Room)
+        twin._nodes, twin._slots, twin._usable = self._nodes, dict(self._slots), self._usable
+        twin._free_gpu_units = self._free_gpu_units
+        return twin
+
+    @property
+    def free_gpu_units(self) -> int:
+        """Free GPU units on all nodes that take new members."""
+        return self._free_gpu_units
 
     def usable(self, node_id: NodeId) -> bool:
         """Whether the node takes new members at all."""
@@ -84,15 +93,20 @@ class Room:
         """
         slot = self._slots.get(node_id)
         if slot is not None:
-            self._slots[node_id] = slot.minus(bundle.times(-1), devices or slot.fullest(bundle.gpu_units))
+            self._put(node_id, slot, slot.minus(bundle.times(-1), devices or slot.fullest(bundle.gpu_units)))
 
     def _charge(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> tuple[int, ...]:
         slot = self._slots.get(node_id)
         if slot is None:
             return devices
         chosen = devices or slot.choose(bundle.gpu_units)
-        self._slots[node_id] = slot.minus(bundle, chosen)
+        self._put(node_id, slot, slot.minus(bundle, chosen))
         return chosen
+
+    def _put(self, node_id: NodeId, old: _Slot, new: _Slot) -> None:
+        self._slots[node_id] = new
+        if node_id in self._usable:
+            self._free_gpu_units += max(0, new.gpu_units) - max(0, old.gpu_units)
 
 
 class _Slot:

@@ -16,6 +16,9 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.types import Kind, Member, MemberPhase, NodeId, State, Workload
 
+MAX_WAITING = 1000
+"""Most waiting gangs that the scale policy is shown."""
+
 
 def adapt(draft: Draft) -> None:
     """Give surplus seats: first to what starts in this plan, then to running gangs, in order of priority and age."""
@@ -58,13 +61,13 @@ def _grow(
     added: tuple[Member, ...] = ()
     while have + len(added) < wanted:
         claim = growth_claim(workload, role, (*members, *added))
-        if not all(books.quota.fits(claim.queue, claim.resources) for books in (draft.now, draft.soon)):
+        if not all(books.quota.fits(claim.queue, claim.resources) for books in draft.both):
             break
-        search = draft.search(draft.now.room, draft.soon.room)
+        search = draft.search(*(books.room for books in draft.both))
         nodes = find(claim.shape, replace(search, closed=search.closed | coveted))
         if nodes is None:
             break
-        added = (*added, *draft.charge(claim, nodes, draft.now, draft.soon))
+        added = (*added, *draft.charge(claim, nodes, *draft.both))
     return added
 
 
@@ -90,6 +93,8 @@ def scale(draft: Draft) -> Scale:
     quota = draft.soon.quota.copy()
     waiting: list[GangDemand] = []
     for claim in draft.unplaced:
+        if len(waiting) >= MAX_WAITING:
+            break
         if quota.fits(claim.queue, claim.resources):
             quota.charge(claim.queue, claim.resources)
             waiting.append(_demand(claim))

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rayorch.core.decisions import Wait, WaitReason
-from rayorch.core.planning.claims import Claim, growth_claim, removable, start_claim
+from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.policy import SortKey
-from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
+from rayorch.core.types import Kind, Member, QueueId, Role, State, TopologyRequest, Workload, WorkloadId
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,14 @@ def admit(draft: Draft) -> list[Request]:
     """All starts that are asked for, replicas that Serve applications lack; surplus replicas are given back."""
     former = {gone.workload for gone in draft.facts.leaving}
     requests: list[Request] = []
+    gangs: dict[tuple[tuple[Role, ...], Kind, TopologyRequest], Gang] = {}
     for workload in draft.facts.snapshot.workloads:
         if workload.state is State.PENDING:
-            requests.append(Request(start_claim(workload), _gate(draft, workload, former)))
+            spec = workload.spec
+            key = (spec.roles, spec.kind, spec.topology)
+            if key not in gangs:
+                gangs[key] = gang_of(spec)
+            requests.append(Request(start_claim(workload, gangs[key]), _gate(draft, workload, former)))
         elif workload.state is State.RUNNING and workload.spec.kind is Kind.SERVE:
             requests += [Request(claim) for claim in _serve(draft, workload)]
     return requests
@@ -114,33 +119,38 @@ def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member,
 
 def order(draft: Draft, requests: list[Request]) -> Iterator[Request]:
     """The requests, the one that goes first first. Later ones are compared after earlier ones have been decided."""
-    owed = {gone.beneficiary for gone in draft.facts.leaving if gone.beneficiary is not None}
     lines: dict[QueueId, list[tuple[SortKey, Request]]] = {}
     for request in requests:
-        lines.setdefault(request.claim.queue, []).append((_within_queue(draft, request.claim, owed), request))
+        lines.setdefault(request.claim.queue, []).append((_within_queue(draft, request.claim), request))
     heap: list[tuple[SortKey, QueueId, int]] = []
     for queue, line in lines.items():
         line.sort(key=lambda entry: entry[0])
-        heap.append((_across_queues(draft, line[0], owed), queue, 0))
+        heap.append((_across_queues(draft, line[0]), queue, 0))
     heapq.heapify(heap)
     while heap:
         key, queue, position = heapq.heappop(heap)
         line = lines[queue]
-        fresh = _across_queues(draft, line[position], owed)
+        fresh = _across_queues(draft, line[position])
         if fresh > key:  # its queue has taken more since; others may go first now
             heapq.heappush(heap, (fresh, queue, position))
             continue
         yield line[position][1]
         if position + 1 < len(line):
-            heapq.heappush(heap, (_across_queues(draft, line[position + 1], owed), queue, position + 1))
+            heapq.heappush(heap, (_across_queues(draft, line[position + 1]), queue, position + 1))
 
 
-def _within_queue(draft: Draft, claim: Claim, owed: set[WorkloadId]) -> SortKey:
+def _within_queue(draft: Draft, claim: Claim) -> SortKey:
     own = draft.facts.profile.order(claim.workload, draft.facts.now_s)
-    return (int(claim.id not in owed), -claim.priority, *own, claim.id, claim.asks[0].surplus if claim.asks else 0)
+    return (
+        int(claim.id not in draft.facts.owed),
+        -claim.priority,
+        *own,
+        claim.id,
+        claim.asks[0].surplus if claim.asks else 0,
+    )
 
 
-def _across_queues(draft: Draft, entry: tuple[SortKey, Request], owed: set[WorkloadId]) -> SortKey:
+def _across_queues(draft: Draft, entry: tuple[SortKey, Request]) -> SortKey:
     within, request = entry
     claim, quota = request.claim, draft.soon.quota
     borrows = int(quota.borrows(claim.queue, claim.resources))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from rayorch.core.types import (
     Allocation,
@@ -47,6 +47,24 @@ class Shape:
     topology: TopologyRequest
     packed: bool
     near: tuple[NodeId, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        # Shapes are looked up many times in a turn.
+        object.__setattr__(self, "_hash", hash((self.bundles, self.topology, self.packed, self.near)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def gpu_units(self) -> int:
+        """GPU units of all members together."""
+        return sum(bundle.gpu_units * count for bundle, count in self.bundles)
+
+    @property
+    def loose(self) -> Shape:
+        """The same without the wish to be close together, where none was asked for."""
+        return replace(self, packed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +94,30 @@ class Claim:
         return self.workload.spec.priority
 
 
-def start_claim(workload: Workload) -> Claim:
-    """The gang's minimum, as the next attempt. Serve's replicas are groups of their own, all others share one."""
-    spec = workload.spec
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What workloads of equal roles, kind and topology ask for to start."""
+
+    asks: tuple[Ask, ...]
+    shape: Shape
+    resources: Resources
+
+
+def gang_of(spec: WorkloadSpec) -> Gang:
+    """The gang's minimum. Serve's replicas are groups of their own, all others share one."""
     asks: list[Ask] = []
+    own_groups = spec.kind is Kind.SERVE
     for role in spec.roles:
         for index in range(role.min_count):
             number = len(asks)
-            own_group = spec.kind is Kind.SERVE
-            asks.append(Ask(role.name, index, role.bundle, number + 1 if own_group else 0, 0 if own_group else number))
-    return Claim(workload, workload.attempt + 1, tuple(asks), start_shape(spec), spec.min_resources)
+            surplus, bundle_index = (number + 1, 0) if own_groups else (0, number)
+            asks.append(Ask(role.name, index, role.bundle, surplus, bundle_index))
+    return Gang(tuple(asks), start_shape(spec), spec.min_resources)
+
+
+def start_claim(workload: Workload, gang: Gang) -> Claim:
+    """The start of the workload's next attempt with its `gang`."""
+    return Claim(workload, workload.attempt + 1, gang.asks, gang.shape, gang.resources)
 
 
 def start_shape(spec: WorkloadSpec) -> Shape:

@@ -8,11 +8,11 @@ their beneficiaries. What starts must fit in both, so that nobody takes what is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.claims import Claim, Shape, staying
-from rayorch.core.planning.seats import Search
+from rayorch.core.planning.seats import Ranking, Search
 from rayorch.core.policy import Profile, SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.room import Room
@@ -46,7 +46,11 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The snapshot with its indexes. `held`: the allocation of each live attempt. `leaving`: see Leaving."""
+    """The snapshot with its indexes.
+
+    `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
+    `owed`: for whom room is being freed.
+    """
 
     snapshot: Snapshot
     profile: Profile
@@ -55,6 +59,8 @@ class Facts:
     held: Mapping[WorkloadId, Allocation]
     leaving: tuple[Leaving, ...]
     topology: Topology
+    holdings: tuple[tuple[Workload, Resources], ...]
+    owed: frozenset[WorkloadId]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
@@ -79,6 +85,8 @@ class Facts:
             held=held,
             leaving=tuple(leaving),
             topology=Topology.of(snapshot.nodes),
+            owed=frozenset(gone.beneficiary for gone in leaving if gone.beneficiary is not None),
+            holdings=tuple((workloads[id], held[id].held) for id in sorted(held)),
         )
 
     @property
@@ -139,14 +147,43 @@ class Removal:
     cost_gpu_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One thing that frees room: a surplus seat of a running attempt, or (`stops`) all that it holds."""
+
+    victim: Workload
+    members: tuple[Member, ...]
+    stops: bool
+    cost_gpu_s: float
+    frees: Resources
+
+    @property
+    def key(self) -> SortKey:
+        """Cheapest first, then lower priority, then who started last, then the id."""
+        number = max((m.surplus for m in self.members), default=0)
+        return (self.cost_gpu_s, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a shape finds no place in its queue in this turn. `lacks_room`: quota alone would have let it start."""
+
+    waits: tuple[Wait, ...]
+    lacks_room: bool
+
+
 @dataclass(slots=True)
 class Draft:
-    """What has been decided so far.
+    """What has been decided so far, and what has been found out on the way.
 
-    `closed`: nodes held for a head of a queue. `protected`: whom no eviction may touch, and why. `unplaced`: claims
-    within their quota that found no room. `failed`: (how it was tried, shape, queue) that are not tried again.
-    `hopeless`: shapes that the nodes could not take even if nothing ran. `room_waits`: why a shape finds no room.
-    `budget`: what-ifs left. `first`: the books of `now` before anything was decided.
+    `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
+    of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
+    `unplaced`: claims within their quota that found no room. `failed`: (how it was tried, shape, queue), not tried
+    again. `verdicts`: what became of a shape in a queue, for those behind it. `rankings`, `touched`: the best nodes by
+    bundle, and the log of nodes that have changed. `moves`: what could be evicted, the lowest priority of these.
+    `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
+    `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
+    holds most of a resource in a queue.
     """
 
     facts: Facts
@@ -165,6 +202,15 @@ class Draft:
     protected: dict[WorkloadId, str] = field(default_factory=dict)
     unplaced: list[Claim] = field(default_factory=list)
     failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
+    verdicts: dict[tuple[Shape, QueueId], Verdict] = field(default_factory=dict)
+    rankings: dict[Resources, Ranking] = field(default_factory=dict)
+    touched: list[NodeId] = field(default_factory=list)
+    moves: tuple[Move, ...] | None = None
+    lowest_priority: int = 0
+    heads: set[QueueId] = field(default_factory=set)
+    idle_room: Room | None = None
+    ideal_room: Room | None = None
+    holders: dict[tuple[str, QueueId | None], tuple[WorkloadId, ...]] = field(default_factory=dict)
     hopeless: set[Shape] = field(default_factory=set)
     room_waits: dict[Shape, tuple[Wait, ...]] = field(default_factory=dict)
     waits: dict[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
@@ -176,19 +222,32 @@ class Draft:
         """Nothing decided yet."""
         facts = Facts.of(snapshot, profile)
         usage: dict[QueueId, list[Resources]] = {}
-        for workload, allocation in facts.live():
-            usage.setdefault(workload.spec.queue, []).append(allocation.held)
+        for workload, amount in facts.holdings:
+            usage.setdefault(workload.spec.queue, []).append(amount)
         now = Books(
             Room.of(snapshot.nodes, snapshot.allocations, snapshot.now_s),
             Quota.of(snapshot.queues, {queue: total(parts) for queue, parts in usage.items()}),
         )
-        soon = now.copy()
+        draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, leaving=list(facts.leaving))
         for gone in facts.leaving:
+            draft.part()
             for member in gone.members:
-                soon.room.give(member.node, member.bundle, member.devices)
+                draft.soon.room.give(member.node, member.bundle, member.devices)
             if gone.workload in facts.held:
-                soon.quota.refund(facts.workloads[gone.workload].spec.queue, total(m.bundle for m in gone.members))
-        return Draft(facts, now, soon, now.copy(), snapshot.what_if_budget, leaving=list(facts.leaving))
+                draft.soon.quota.refund(
+                    facts.workloads[gone.workload].spec.queue, total(m.bundle for m in gone.members)
+                )
+        return draft
+
+    def part(self) -> None:
+        """From here on `soon` differs from `now`; until something leaves or is promised they are the same books."""
+        if self.soon is self.now:
+            self.soon = self.now.copy()
+
+    @property
+    def both(self) -> tuple[Books, ...]:
+        """`now` and `soon`, once if they are the same."""
+        return (self.now,) if self.soon is self.now else (self.now, self.soon)
 
     def search(self, *rooms: Room) -> Search:
         """Where to look in these rooms: open nodes, the profile's score, the fullest domain that suffices."""
@@ -197,6 +256,18 @@ class Draft:
             return (sum(rooms[0].gpu_units(node) for node in domain.nodes),)
 
         return Search(rooms, self.facts.topology, self.facts.score, fullest, frozenset(self.closed))
+
+    def open_search(self) -> Search:
+        """Where something can start now: room in both books. The best nodes are ranked once per bundle."""
+        search = self.search(*(books.room for books in self.both))
+
+        def best(bundle: Resources) -> NodeId | None:
+            ranking = self.rankings.get(bundle)
+            if ranking is None:
+                ranking = self.rankings[bundle] = Ranking(bundle, search, self.touched)
+            return ranking.best(search, self.touched)
+
+        return replace(search, best=best)
 
     def staying(self, id: WorkloadId) -> tuple[Member, ...]:
         """What a live attempt keeps after this plan, without what the plan adds; empty when it is stopped."""
@@ -216,7 +287,19 @@ class Draft:
             members.append(ask.on(node, devices[0]))
         for pair in books:
             pair.quota.charge(claim.queue, claim.resources)
+        self.touched.extend(nodes)
         return tuple(members)
+
+    def close(self, claim: Claim, nodes: tuple[NodeId, ...]) -> None:
+        """Hold nodes for the head of a queue."""
+        self.closed.update((node, claim.id) for node in nodes)
+        self.touched.extend(nodes)
+
+    def idle(self) -> Room:
+        """The room if no gang held anything; foreign use and nodes that take nothing new as they are."""
+        if self.idle_room is None:
+            self.idle_room = Room.of(self.facts.snapshot.nodes, (), self.facts.now_s)
+        return self.idle_room
 
     def stop(self, stop: Stop) -> None:
         """Order a stop; its seats come free soon, once."""
@@ -235,6 +318,15 @@ class Draft:
     def _leave(
         self, workload: Workload, members: tuple[Member, ...], deadline_s: float, beneficiary: WorkloadId | None
     ) -> None:
+        self.part()
         self.soon.give(workload.spec.queue, members)
+        self.touched.extend(m.node for m in members)
+        self._forget_moves(workload.id)
         if members:
             self.leaving.append(Leaving(workload.id, members, deadline_s, beneficiary))
+
+    def _forget_moves(self, id: WorkloadId) -> None:
+        """What a stopped attempt could have given is gone; after a shrink its moves are made anew."""
+        if self.moves is not None:
+            stopped = id in self.stops
+            self.moves = tuple(move for move in self.moves if move.victim.id != id) if stopped else None

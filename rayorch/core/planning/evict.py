@@ -13,36 +13,23 @@ seats go before whole attempts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.claims import Claim, removable
-from rayorch.core.planning.draft import Books, Draft, Removal
-from rayorch.core.planning.seats import Search, find
+from rayorch.core.planning.draft import Books, Draft, Move, Removal
+from rayorch.core.planning.seats import Search, fill, find
 from rayorch.core.policy import SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.topology import Domain
-from rayorch.core.types import UNIT, Member, NodeId, QueueId, Resources, StopCause, StopOrder, Workload, WorkloadId
+from rayorch.core.types import UNIT, Member, NodeId, QueueId, Resources, StopCause, StopOrder, WorkloadId, total
+
+WIDER = 4
+"""How many times more candidates are looked at when the cheapest ones make no room."""
 
 SINGLE_VICTIMS = 16
 """How many single victims are tried in place of a set of several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One thing that frees room: a surplus seat of a running attempt, or (stops) all that it holds."""
-
-    victim: Workload
-    members: tuple[Member, ...]
-    stops: bool
-    cost_gpu_s: float
-
-    @property
-    def key(self) -> SortKey:
-        """Cheapest first, then lower priority, then who started last, then the id."""
-        number = max((m.surplus for m in self.members), default=0)
-        return (self.cost_gpu_s, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +50,9 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
 
     `cause` is RECLAIMED or PREEMPTED. Spends the draft's budget of what-ifs; when that ends nobody is evicted.
     """
-    moves = _moves(draft, claim, cause)
+    if draft.budget <= 0:
+        return False
+    moves = _allowed(draft, claim, cause)
     if not moves or not _could_suffice(draft, claim, moves):
         return False
     trial = Trial(draft, claim, cause is StopCause.RECLAIMED)
@@ -77,63 +66,81 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
 # ---------------------------------------------------------------- who may be a victim
 
 
-def _moves(draft: Draft, claim: Claim, cause: StopCause) -> list[Move]:
-    """All moves that are allowed, cheapest first, surplus seats before whole attempts."""
+def _all_moves(draft: Draft) -> tuple[Move, ...]:
+    """Whatever could be evicted, cheapest first, surplus seats before whole attempts; kept until something is."""
+    if draft.moves is None:
+        profile, now_s = draft.facts.profile, draft.facts.now_s
+        shrinks: list[Move] = []
+        stops: list[Move] = []
+        for workload, allocation in draft.facts.live():
+            kept = draft.staying(workload.id)
+            if not kept or workload.id in draft.protected:
+                continue
+            cost = profile.victims(workload, allocation, now_s)
+            stops.append(Move(workload, kept, True, cost, total(m.bundle for m in kept)))
+            shrinks += [Move(workload, (m,), False, cost / len(kept), m.bundle) for m in removable(workload.spec, kept)]
+        draft.moves = (*sorted(shrinks, key=lambda m: m.key), *sorted(stops, key=lambda m: m.key))
+        draft.lowest_priority = min((move.victim.spec.priority for move in stops), default=0)
+    return draft.moves
+
+
+def _allowed(draft: Draft, claim: Claim, cause: StopCause) -> list[Move]:
+    """The moves that the claim's queue and priority allow, in the same order.
+
+    Where it matters that the victim's queue holds too much, each move is judged after those before it.
+    """
+    reclaims = cause is StopCause.RECLAIMED
+    borrows = draft.soon.quota.borrows(claim.queue, claim.resources)
+    known = _all_moves(draft)
+    if reclaims and not _has_a_share(draft.soon.quota, claim):
+        return []
+    if not reclaims and draft.lowest_priority >= claim.priority:
+        return []
+    moves = [
+        move
+        for move in known
+        if (reclaims or move.victim.spec.priority < claim.priority)
+        and move.victim.id != claim.id
+        and move.victim.id not in draft.added
+    ]
+    if not reclaims and not borrows:
+        return moves
+    return _in_turn(draft, claim, moves, reclaims)
+
+
+def _has_a_share(quota: Quota, claim: Claim) -> bool:
+    """A first look at whether the claim may reclaim: its own queue stays within its share, and some queue has one."""
+    path = quota.path(claim.queue)
+    for name, n in claim.resources:
+        own = path[0].deserved.units(name) if path else 0
+        if own and quota.used(claim.queue).units(name) + n > own:
+            return False
+    return any(quota.deserves(spec.id, name) for spec in path for name, _ in claim.resources)
+
+
+def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> list[Move]:
     quota = draft.soon.quota.copy()
-    eligible = _reclaimable(claim) if cause is StopCause.RECLAIMED else _preemptible(claim, quota)
-    profile, now_s = draft.facts.profile, draft.facts.now_s
-    shrinks: list[Move] = []
-    stops: list[Move] = []
-    for workload, allocation in draft.facts.live():
-        if workload.id in draft.protected or workload.id == claim.id or workload.id in draft.added:
-            continue
-        kept = draft.staying(workload.id)
-        if not kept or not eligible(workload, quota, kept):
-            continue
-        cost = profile.victims(workload, allocation, now_s)
-        stops.append(Move(workload, kept, True, cost))
-        surplus = removable(workload.spec, kept)
-        shrinks += [Move(workload, (m,), False, cost / len(kept)) for m in surplus]
+    names = _names(claim.resources)
+    judged: dict[tuple[QueueId, frozenset[str]], bool] = {}
+    taken: dict[WorkloadId, set[int]] = {}
     chosen: list[Move] = []
-    for move in (*sorted(shrinks, key=lambda m: m.key), *sorted(stops, key=lambda m: m.key)):
-        if eligible(move.victim, quota, move.members):
-            chosen.append(move)
-            _refund_once(quota, move, chosen)
+    for move in moves:
+        queue = move.victim.spec.queue
+        key = (queue, _names(move.frees) & names)
+        if key not in judged:
+            same = not reclaims and quota.divergence(claim.queue, queue) is None
+            judged[key] = same or _over_its_share(claim, queue, quota, key[1], entitled=reclaims)
+        if not judged[key]:
+            continue
+        chosen.append(move)
+        gone = taken.setdefault(move.victim.id, set())
+        quota.refund(queue, total(m.bundle for m in move.members if m.surplus not in gone))
+        gone.update(m.surplus for m in move.members)
+        judged.clear()
     return chosen
 
 
-def _refund_once(quota: Quota, move: Move, chosen: Sequence[Move]) -> None:
-    """Take a move's members off the quota, those that an earlier move has taken excepted."""
-    taken = {m.surplus for other in chosen[:-1] if other.victim.id == move.victim.id for m in other.members}
-    for member in move.members:
-        if member.surplus not in taken:
-            quota.refund(move.victim.spec.queue, member.bundle)
-
-
-Eligible = Callable[[Workload, Quota, tuple[Member, ...]], bool]
-
-
-def _reclaimable(claim: Claim) -> Eligible:
-    def eligible(victim: Workload, quota: Quota, members: tuple[Member, ...]) -> bool:
-        return _over_its_share(claim, victim.spec.queue, quota, members, entitled=True)
-
-    return eligible
-
-
-def _preemptible(claim: Claim, quota: Quota) -> Eligible:
-    borrows = quota.borrows(claim.queue, claim.resources)
-
-    def eligible(victim: Workload, quota: Quota, members: tuple[Member, ...]) -> bool:
-        if victim.spec.priority >= claim.priority:
-            return False
-        if not borrows or quota.divergence(claim.queue, victim.spec.queue) is None:
-            return True
-        return _over_its_share(claim, victim.spec.queue, quota, members, entitled=False)
-
-    return eligible
-
-
-def _over_its_share(claim: Claim, queue: QueueId, quota: Quota, members: Iterable[Member], entitled: bool) -> bool:
+def _over_its_share(claim: Claim, queue: QueueId, quota: Quota, names: frozenset[str], entitled: bool) -> bool:
     """Whether, where the two queues' paths part, the victim's side holds more than it deserves of what is claimed.
 
     `entitled`: only of resources that the claim's side has a share of.
@@ -142,17 +149,23 @@ def _over_its_share(claim: Claim, queue: QueueId, quota: Quota, members: Iterabl
     if parting is None:
         return False
     ours, theirs = parting
-    names = {name for member in members for name, _ in member.bundle} & {name for name, _ in claim.resources}
-    if entitled:
-        names = {name for name in names if quota.deserves(ours, name)}
-    return quota.above_deserved(theirs, names)
+    shared = sorted(name for name in names if not entitled or quota.deserves(ours, name))
+    return quota.above_deserved(theirs, shared)
+
+
+def _names(amount: Resources) -> frozenset[str]:
+    return frozenset(name for name, _ in amount)
 
 
 def _could_suffice(draft: Draft, claim: Claim, moves: Sequence[Move]) -> bool:
     """A cheap look before any what-if: all that is free or could be freed, against what is claimed."""
-    freed = sum(m.bundle.gpu_units for move in moves for m in move.members)
-    free = draft.search(draft.soon.room).free_gpu_units(draft.facts.topology.nodes)
-    return free + freed >= claim.resources.gpu_units
+    free = draft.soon.room.free_gpu_units
+    need = claim.resources.gpu_units
+    for move in moves:
+        if free >= need:
+            break
+        free += move.frees.gpu_units
+    return free >= need
 
 
 # ---------------------------------------------------------------- what-ifs
@@ -166,8 +179,11 @@ class Trial:
     claim: Claim
     within_share: bool
 
-    def seats(self, moves: Sequence[Move]) -> tuple[NodeId, ...] | None:
-        """The claim's seats once these moves have taken effect; None: it doesn't fit, or the budget is spent."""
+    def seats(self, moves: Sequence[Move], within: tuple[NodeId, ...] | None = None) -> tuple[NodeId, ...] | None:
+        """The claim's seats once these moves have taken effect; None: it doesn't fit, or the budget is spent.
+
+        `within`: only these nodes are looked at, which are known to meet what the claim asks of the topology.
+        """
         if self.draft.budget <= 0:
             return None
         self.draft.budget -= 1
@@ -179,7 +195,10 @@ class Trial:
             return None
         if self.within_share and quota.borrows(self.claim.queue, self.claim.resources):
             return None
-        return find(self.claim.shape, self._search(books, moves))
+        search = self._search(books, moves)
+        if within is not None:
+            return fill(self.claim.shape.bundles, within, search)
+        return find(self.claim.shape.loose, search)
 
     def _search(self, books: Books, moves: Sequence[Move]) -> Search:
         """Seats are scored by the work that is lost there, then as always."""
@@ -187,9 +206,12 @@ class Trial:
         plain = self.draft.search(books.room)
 
         def loss(node: NodeId, left: int) -> float:
-            deficit = sum(units for _, units in costs.get(node, ())) - left
+            prices = costs.get(node)
+            if prices is None:
+                return 0.0
+            deficit = sum(units for _, units in prices) - left
             cost = 0.0
-            for price, units in costs.get(node, ()):
+            for price, units in prices:
                 if deficit <= 0:
                     break
                 cost += price
@@ -237,46 +259,67 @@ def _costs_by_node(moves: Sequence[Move]) -> dict[NodeId, list[tuple[float, int]
 def _search(trial: Trial, moves: list[Move]) -> Found | None:
     """Surplus seats alone if they suffice; else whole attempts too, as few and as cheap as the budget can tell."""
     shrinks = [move for move in moves if not move.stops]
-    found = _reduced(trial, shrinks) if shrinks else None
+    found = _cheapest(trial, [], shrinks)
     if found is not None:
         return found
     stops = [move for move in moves if move.stops]
-    found = _reduced(trial, moves) if stops else None
+    found = _cheapest(trial, shrinks, stops)
     return _single(trial, stops, found) if found is not None else None
 
 
+def _cheapest(trial: Trial, first: list[Move], moves: list[Move]) -> Found | None:
+    """All of `first` and some of `moves`: no more of the dearer ones are looked at than it takes to find a place."""
+    missing = trial.claim.resources.gpu_units - trial.draft.soon.room.free_gpu_units
+    missing -= sum(move.frees.gpu_units for move in first)
+    count = 0
+    while count < len(moves) and (missing > 0 or count == 0):
+        missing -= moves[count].frees.gpu_units
+        count += 1
+    while moves:
+        found = _reduced(trial, [*first, *moves[:count]])
+        if found is not None or count >= len(moves):
+            return found
+        count = min(len(moves), count * WIDER)
+    return None
+
+
 def _reduced(trial: Trial, moves: list[Move]) -> Found | None:
+    """The moves that the claim needs, of these: where least is lost, and then none that it could do without."""
     nodes = trial.seats(moves)
     if nodes is None:
         return None
-    there = set(nodes)
+    there = tuple(sorted(set(nodes)))
     local = [move for move in moves if any(m.node in there for m in move.members)]
-    kept = local if trial.seats(local) is not None else moves
+    kept = local if trial.seats(local, there) is not None else moves
     # Dearest first, attempts before surplus seats; halves before single ones, so that many go in few what-ifs.
     kept = sorted(kept, key=lambda m: (m.stops, m.key), reverse=True)
-    size = max(1, len(kept) // 2)
+    size = len(kept) // 2
     while size >= 1:
-        position = 0
-        while position < len(kept):
-            if trial.draft.budget <= 0:
-                return None  # rather nobody than more than needed
-            without = kept[:position] + kept[position + size :]
-            if trial.seats(without) is not None:
-                kept = without
-            else:
-                position += size
+        kept = _without(trial, kept, size, there)
         size //= 2
+    kept = _without(trial, kept, 1, None)  # and perhaps it fits elsewhere with fewer
     final = trial.seats(kept)
-    return Found(tuple(kept), final) if final is not None else None
+    return Found(tuple(kept), final) if final is not None and trial.draft.budget > 0 else None
+
+
+def _without(trial: Trial, kept: list[Move], size: int, within: tuple[NodeId, ...] | None) -> list[Move]:
+    """Drop each run of `size` moves that the claim can do without."""
+    position = 0
+    while position < len(kept):
+        fewer = kept[:position] + kept[position + size :]
+        if trial.seats(fewer, within) is not None:
+            kept = fewer
+        else:
+            position += size
+    return kept
 
 
 def _single(trial: Trial, stops: list[Move], found: Found) -> Found:
     """One attempt in place of several moves, if it alone makes room and loses less work."""
     if len(found.moves) < 2:
         return found
-    need = trial.claim.resources.gpu_units
-    free = trial.draft.search(trial.draft.soon.room).free_gpu_units(trial.draft.facts.topology.nodes)
-    large = [m for m in stops if sum(s.bundle.gpu_units for s in m.members) + free >= need]
+    missing = trial.claim.resources.gpu_units - trial.draft.soon.room.free_gpu_units
+    large = [move for move in stops if move.frees.gpu_units >= missing]
     for move in large[:SINGLE_VICTIMS]:
         if move.cost_gpu_s >= found.cost_gpu_s:
             break

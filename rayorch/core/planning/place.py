@@ -16,11 +16,11 @@ from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.policy import SortKey
-from rayorch.core.room import Room
 from rayorch.core.types import UNIT, NodeId, QueueId, Resources
 
 NOW = "now"
 SOON = "soon"
+HELD = "held"
 
 
 def place(draft: Draft, claim: Claim) -> bool:
@@ -28,11 +28,11 @@ def place(draft: Draft, claim: Claim) -> bool:
     key = (NOW, claim.shape, QueueId(""))
     if key in draft.failed or not _within_quota(draft, claim):
         return False
-    nodes = find(claim.shape, draft.search(draft.now.room, draft.soon.room))
+    nodes = find(claim.shape, draft.open_search())
     if nodes is None:
         draft.failed.add(key)
         return False
-    members = draft.charge(claim, nodes, draft.now, draft.soon)
+    members = draft.charge(claim, nodes, *draft.both)
     if claim.grows:
         draft.added.setdefault(claim.id, []).extend(members)
     else:
@@ -44,7 +44,7 @@ def place(draft: Draft, claim: Claim) -> bool:
 def promise(draft: Draft, claim: Claim) -> bool:
     """Reserve seats in room that is free or being freed, if the claim fits there: it needs no victims then."""
     key = (SOON, claim.shape, QueueId(""))
-    if not draft.leaving or key in draft.failed or not draft.soon.quota.fits(claim.queue, claim.resources):
+    if draft.soon is draft.now or key in draft.failed or not draft.soon.quota.fits(claim.queue, claim.resources):
         return False
     nodes = find(claim.shape, draft.search(draft.soon.room))
     if nodes is None:
@@ -58,10 +58,10 @@ def promise(draft: Draft, claim: Claim) -> bool:
 def hold(draft: Draft, claim: Claim) -> bool:
     """Keep nodes for the head of a queue; False when it needs none or no node could take it."""
     small = len(claim.asks) == 1 and claim.resources.gpu_units <= UNIT
-    heads = {holder: draft.facts.workloads[holder].spec.queue for holder in draft.closed.values()}
-    if claim.grows or small or claim.queue in heads.values() or not draft.soon.quota.fits(claim.queue, claim.resources):
+    key = (HELD, claim.shape, QueueId(""))
+    if claim.grows or small or claim.queue in draft.heads or key in draft.failed:
         return False
-    empty = Room.of(draft.facts.snapshot.nodes, (), draft.facts.now_s)
+    empty = draft.idle()
     plain = draft.search(empty)
 
     def least_used_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
@@ -73,19 +73,20 @@ def hold(draft: Draft, claim: Claim) -> bool:
         score=least_used_first,
         domain_score=lambda d: (-sum(draft.soon.room.gpu_units(node) for node in d.nodes),),
     )
-    nodes = find(claim.shape, search)
+    nodes = find(claim.shape.loose, search)
     if nodes is None:
+        draft.failed.add(key)
         return False
+    draft.heads.add(claim.queue)
     members = tuple(ask.on(node, ()) for ask, node in zip(claim.asks, nodes, strict=True))
-    draft.closed.update((node, claim.id) for node in nodes)
+    draft.close(claim, nodes)
     reason = f"the first of queue {claim.queue} that finds no room; nothing behind it may take {_where(draft, nodes)}"
     draft.reserves.append(Reserve(claim.id, members, False, reason))
     return True
 
 
 def _within_quota(draft: Draft, claim: Claim) -> bool:
-    now, soon = draft.now.quota, draft.soon.quota
-    return now.fits(claim.queue, claim.resources) and soon.fits(claim.queue, claim.resources)
+    return all(books.quota.fits(claim.queue, claim.resources) for books in draft.both)
 
 
 def _where(draft: Draft, nodes: tuple[NodeId, ...]) -> str:

@@ -6,14 +6,17 @@ Nothing here changes a Room that it is given: trials are made on copies, and a g
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rayorch.core.planning.claims import Shape
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
-from rayorch.core.topology import Domain, Topology
-from rayorch.core.types import GPU, NodeId, Resources
+from rayorch.core.topology import NODE_LEVEL, Domain, Topology
+from rayorch.core.types import GPU, UNIT, NodeId, Resources, total
+
+EVERYWHERE = ""
+"""The level of the one domain that holds all nodes."""
 
 NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
 """(bundle, node, free there) -> sort key; the smallest goes first."""
@@ -26,7 +29,7 @@ DomainScore = Callable[[Domain], SortKey]
 class Search:
     """Where to look. A seat must fit in every one of `rooms`; the first is the one that is scored.
 
-    `closed`: nodes that are held for others.
+    `closed`: nodes that are held for others. `best`: the best node for one bundle, where a Ranking knows it.
     """
 
     rooms: tuple[Room, ...]
@@ -34,10 +37,17 @@ class Search:
     score: NodeScore
     domain_score: DomainScore
     closed: frozenset[NodeId] = frozenset()
+    best: Callable[[Resources], NodeId | None] | None = None
 
     def free_gpu_units(self, nodes: Sequence[NodeId]) -> int:
         """Free GPU units on open nodes, in the tightest room."""
+        if nodes is self.topology.nodes and not self.closed:
+            return min(room.free_gpu_units for room in self.rooms)
         return min(sum(room.gpu_units(n) for n in nodes if n not in self.closed) for room in self.rooms)
+
+    def takes(self, node: NodeId, bundle: Resources) -> bool:
+        """Whether the node is open and has room for the bundle."""
+        return node not in self.closed and all(room.fits(node, bundle) for room in self.rooms)
 
 
 def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
@@ -46,10 +56,21 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
     Greedy: large bundles first, each to the node of least score. It finds a place for equal bundles whenever there
     is one; for mixed ones it may miss one that a search would find.
     """
-    need = sum(bundle.gpu_units * count for bundle, count in shape.bundles)
-    if search.free_gpu_units(search.topology.nodes) < need:
+    need = shape.gpu_units
+    if min(room.free_gpu_units for room in search.rooms) < need:
         return None
+    if search.closed and search.free_gpu_units(search.topology.nodes) < need:
+        return None
+    alone = len(shape.bundles) == 1 and shape.bundles[0][1] == 1
     for domains in _spaces(shape, search.topology):
+        if alone and search.best is not None and domains and domains[0].level == EVERYWHERE:
+            node = search.best(shape.bundles[0][0])
+            return None if node is None else (node,)
+        if domains is search.topology.at(NODE_LEVEL):
+            nodes = _on_one_node(shape, need, search)
+            if nodes is not None:
+                return nodes
+            continue
         open_domains = [d for d in domains if search.free_gpu_units(d.nodes) >= need]
         for domain in sorted(open_domains, key=lambda d: (*search.domain_score(d), d.name)):
             nodes = fill(shape.bundles, domain.nodes, search)
@@ -58,9 +79,28 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
     return None
 
 
-def _spaces(shape: Shape, topology: Topology) -> list[tuple[Domain, ...]]:
+def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
+    """All members on one node: the best one for a bundle as large as the gang."""
+    one = total(bundle.times(count) for bundle, count in shape.bundles)
+    if search.best is not None and all(bundle.gpu_units % UNIT == 0 for bundle, _ in shape.bundles):
+        node = search.best(one)  # whole devices: what takes the sum takes the parts
+        return None if node is None else (node,) * sum(count for _, count in shape.bundles)
+    main, rooms = search.rooms[0], search.rooms
+    able = [
+        (search.score(one, node, main.free(node)), node)
+        for node in search.topology.nodes
+        if node not in search.closed and all(room.usable(node) and room.gpu_units(node) >= need for room in rooms)
+    ]
+    for _, node in sorted(able):
+        nodes = fill(shape.bundles, (node,), search)
+        if nodes is not None:
+            return nodes
+    return None
+
+
+def _spaces(shape: Shape, topology: Topology) -> Iterable[tuple[Domain, ...]]:
     """Sets of domains to try in turn: from the smallest that could do to the largest that is allowed."""
-    everywhere = (Domain("", "", topology.nodes),)
+    everywhere = (Domain(EVERYWHERE, "", topology.nodes),)
     required, preferred = shape.topology.required, shape.topology.preferred
     if shape.near:
         spaces = [_domains_of(topology, level, shape.near) for level in (preferred, required) if level is not None]
@@ -83,47 +123,80 @@ def fill(
     bundles: tuple[tuple[Resources, int], ...], nodes: Sequence[NodeId], search: Search
 ) -> tuple[NodeId, ...] | None:
     """A place for all bundles within `nodes`, or None."""
-    scratch = [room.copy() for room in search.rooms]
+    scratch = tuple(room.copy() for room in search.rooms)
+    trial = Search(scratch, search.topology, search.score, search.domain_score, search.closed)
     order = sorted(range(len(bundles)), key=lambda i: (-bundles[i][0].gpu_units, -bundles[i][0].units("CPU"), i))
     found: dict[int, list[NodeId]] = {}
     for position in order:
         bundle, count = bundles[position]
-        chosen = _fill_equal(bundle, count, nodes, scratch, search)
+        chosen = _fill_equal(bundle, count, nodes, trial)
         if chosen is None:
             return None
         found[position] = chosen
     return tuple(node for position in range(len(bundles)) for node in found[position])
 
 
-def _fill_equal(
-    bundle: Resources, count: int, nodes: Sequence[NodeId], scratch: list[Room], search: Search
-) -> list[NodeId] | None:
-    main = scratch[0]
-    heap = [
-        (search.score(bundle, node, main.free(node)), node)
-        for node in nodes
-        if node not in search.closed and all(room.fits(node, bundle) for room in scratch)
-    ]
+def _fill_equal(bundle: Resources, count: int, nodes: Sequence[NodeId], trial: Search) -> list[NodeId] | None:
+    """Equal bundles on the trial's rooms, which are charged."""
+    main = trial.rooms[0]
+    heap = [(trial.score(bundle, node, main.free(node)), node) for node in nodes if trial.takes(node, bundle)]
     heapq.heapify(heap)
     chosen: list[NodeId] = []
     while len(chosen) < count:
         if not heap:
             return None
         _, node = heapq.heappop(heap)
-        for room in scratch:
+        for room in trial.rooms:
             room.take(node, bundle)
         chosen.append(node)
-        if all(room.fits(node, bundle) for room in scratch):
-            heapq.heappush(heap, (search.score(bundle, node, main.free(node)), node))
+        if len(chosen) < count and trial.takes(node, bundle):
+            heapq.heappush(heap, (trial.score(bundle, node, main.free(node)), node))
     return chosen
+
+
+class Ranking:
+    """The nodes in order of score for one bundle, kept over many placements: finding the best costs O(log nodes).
+
+    The owner says which nodes have changed (`touched`, a log that only grows). An entry is checked when it comes up:
+    one whose score is no longer true is dropped, because the change has added a newer one.
+    """
+
+    __slots__ = ("_bundle", "_heap", "_seen")
+
+    def __init__(self, bundle: Resources, search: Search, touched: Sequence[NodeId]) -> None:
+        self._bundle = bundle
+        self._heap = [
+            (search.score(bundle, node, search.rooms[0].free(node)), node)
+            for node in search.topology.nodes
+            if search.takes(node, bundle)
+        ]
+        heapq.heapify(self._heap)
+        self._seen = len(touched)
+
+    def best(self, search: Search, touched: Sequence[NodeId]) -> NodeId | None:
+        """The best node now, None when no node takes the bundle."""
+        for node in touched[self._seen :]:
+            if search.takes(node, self._bundle):
+                heapq.heappush(self._heap, (self._score(search, node), node))
+        self._seen = len(touched)
+        while self._heap:
+            score, node = self._heap[0]
+            if search.takes(node, self._bundle) and self._score(search, node) == score:
+                return node
+            heapq.heappop(self._heap)
+        return None
+
+    def _score(self, search: Search, node: NodeId) -> SortKey:
+        return search.score(self._bundle, node, search.rooms[0].free(node))
 
 
 def count_fitting(bundle: Resources, search: Search, limit: int) -> int:
     """How many such bundles the open nodes would take, at most `limit`: the number behind "fragmented"."""
-    scratch = [room.copy() for room in search.rooms]
+    scratch = tuple(room.copy() for room in search.rooms)
+    trial = Search(scratch, search.topology, search.score, search.domain_score, search.closed)
     count = 0
     for node in search.topology.nodes:
-        while count < limit and node not in search.closed and all(room.fits(node, bundle) for room in scratch):
+        while count < limit and trial.takes(node, bundle):
             for room in scratch:
                 room.take(node, bundle)
             count += 1

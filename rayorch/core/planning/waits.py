@@ -82,10 +82,10 @@ def room_waits(draft: Draft, shape: Shape) -> tuple[Wait, ...]:
 
 
 def _room_waits(draft: Draft, shape: Shape) -> list[Wait]:
-    search = draft.search(draft.now.room, draft.soon.room)
+    search = draft.open_search()
     if find(shape, search) is not None:
         return []
-    found = _amounts(draft, shape, replace(search, closed=frozenset()))
+    found = _amounts(draft, shape, _unheld(search))
     found += _taken_ahead(draft, shape, search)
     found += _out_of_service(draft, shape)
     if not _could_ever_fit(draft, shape):
@@ -141,13 +141,13 @@ def _topology_wait(shape: Shape, search: Search, level: str) -> Wait:
 def _taken_ahead(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
     """Room that is free, but held for a head, or given to others that go first."""
     found: list[Wait] = []
-    if search.closed and find(shape, replace(search, closed=frozenset())) is not None:
+    if search.closed and find(shape, _unheld(search)) is not None:
         heads = tuple(sorted(set(draft.closed.values())))
         detail = f"{len(draft.closed)} nodes are held for {len(heads)} workloads ahead of it"
         found.append(_wait(WaitReason.RESERVED_FOR_HEAD, detail, 0, 0, "", heads[:MAX_BLOCKERS]))
         return found
     ahead = (*draft.starts, *draft.added, *(r.workload for r in draft.reserves if r.from_release))
-    if ahead and find(shape, replace(search, rooms=(draft.first.room,), closed=frozenset())) is not None:
+    if ahead and find(shape, replace(_unheld(search), rooms=(draft.first.room,))) is not None:
         blockers = tuple(dict.fromkeys(ahead))
         detail = f"{len(blockers)} workloads go first in this turn and take the room"
         found.append(_wait(WaitReason.PRIORITY, detail, len(blockers), 0, "workloads", blockers[:MAX_BLOCKERS]))
@@ -176,13 +176,15 @@ def _out_of_service(draft: Draft, shape: Shape) -> list[Wait]:
 
 def _could_ever_fit(draft: Draft, shape: Shape) -> bool:
     """Whether the nodes that exist would take the shape if all were healthy and nothing else ran."""
-    nodes = [
-        replace(node, health=NodeHealth.OK, foreign=Resources(), blocked_until_s=0.0)
-        for node in draft.facts.snapshot.nodes
-        if node.health is not NodeHealth.LOST
-    ]
-    search = replace(draft.search(Room.of(nodes, (), draft.facts.now_s)), closed=frozenset())
-    return find(shape, search) is not None
+    ideal = draft.ideal_room
+    if ideal is None:
+        nodes = [
+            replace(node, health=NodeHealth.OK, foreign=Resources(), blocked_until_s=0.0)
+            for node in draft.facts.snapshot.nodes
+            if node.health is not NodeHealth.LOST
+        ]
+        ideal = draft.ideal_room = Room.of(nodes, (), draft.facts.now_s)
+    return find(shape.loose, _unheld(draft.search(ideal))) is not None
 
 
 # ---------------------------------------------------------------- parts
@@ -198,13 +200,20 @@ def _holders(
     draft: Draft, resource: str, queue: QueueId | None, other_than: WorkloadId | None
 ) -> tuple[WorkloadId, ...]:
     """Who holds most of a resource, in a queue's subtree or anywhere; the largest holdings first."""
-    held: list[tuple[int, WorkloadId]] = []
-    for workload, allocation in draft.facts.live():
-        inside = queue is None or workload.spec.queue == queue or workload.spec.queue.startswith(f"{queue}/")
-        units = allocation.held.units(resource)
-        if inside and units and workload.id != other_than:
-            held.append((-units, workload.id))
-    return tuple(id for _, id in sorted(held)[:MAX_BLOCKERS])
+    key = (resource, queue)
+    if key not in draft.holders:
+        held: list[tuple[int, WorkloadId]] = []
+        for workload, amount in draft.facts.holdings:
+            inside = queue is None or workload.spec.queue == queue or workload.spec.queue.startswith(f"{queue}/")
+            if inside and (units := amount.units(resource)):
+                held.append((-units, workload.id))
+        draft.holders[key] = tuple(id for _, id in sorted(held)[: MAX_BLOCKERS + 1])
+    return tuple(id for id in draft.holders[key] if id != other_than)[:MAX_BLOCKERS]
+
+
+def _unheld(search: Search) -> Search:
+    """The same without nodes held for others (and without rankings, which know of them)."""
+    return replace(search, closed=frozenset(), best=None)
 
 
 def _names(leaving: list[Leaving]) -> str:
