@@ -53,6 +53,7 @@ class ServerSettings:
     """`emulate` None: attach to the cluster at `address` ("auto": the one on this machine). `port` 0: any free one.
 
     `gateway`: "uvicorn" serves HTTP from this process, "serve" from a Ray Serve application on the head.
+    `serve_port`: start Ray Serve now, with its HTTP on this port; None starts it with the first application, on 8000.
     """
 
     home: Path
@@ -64,6 +65,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
+    serve_port: int | None = None
     levels: tuple[str, ...] = LEVELS
     queues: tuple[QueueSpec, ...] = field(default=())
 
@@ -97,6 +99,8 @@ class Server:
         start_instance(
             InstanceSettings(settings.profile, settings.state_dir, settings.instance, settings.levels, settings.queues)
         )
+        if settings.serve_port is not None:
+            ensure_serve_started(settings.host, settings.serve_port)
         self.gateway_url = self._serve_gateway() if settings.gateway == "serve" else self._run_gateway()
         self._write_state(ray.get_runtime_context().gcs_address)
 
@@ -167,6 +171,7 @@ def settings_from(arguments: list[str]) -> ServerSettings:
     parser.add_argument("--gateway", choices=("uvicorn", "serve"), default="uvicorn")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--serve-port", type=int, help="start Ray Serve now, with its HTTP on this port")
     parser.add_argument("-f", "--file", action="append", type=Path, default=[], help="Cluster and Queue documents")
     given = parser.parse_args(arguments)
     emulate = EmulationSpec.parse(given.emulate, given.racks) if given.emulate else None
@@ -179,6 +184,7 @@ def settings_from(arguments: list[str]) -> ServerSettings:
         gateway=given.gateway,
         host=given.host,
         port=given.port,
+        serve_port=given.serve_port,
         token=token_from(),
     )
     return with_documents(settings, given.file)

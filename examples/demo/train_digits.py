@@ -67,7 +67,9 @@ def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     return float(right)
 
 
-def report(step: int, model: nn.Module, optimizer: torch.optim.Optimizer, metrics: dict[str, float], save: bool) -> None:
+def report(
+    step: int, model: nn.Module, optimizer: torch.optim.Optimizer, metrics: dict[str, float], save: bool
+) -> None:
     """Tell Ray Train where we are; with `save`, rank 0 hands over a checkpoint. Every rank must call it."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None
@@ -110,12 +112,14 @@ def train_loop(config: dict[str, float | int | str]) -> None:
         time.sleep(max(0.0, float(config["step_s"]) - (time.time() - began_s)))
         if rank == 0:
             with open(history, "a") as file:
-                file.write(json.dumps({"step": step, "world": world, "at_s": time.time(), "loss": float(loss)}) + "\n")
+                file.write(
+                    json.dumps({"step": step, "world": world, "at_s": time.time(), "loss": float(loss.detach())}) + "\n"
+                )
         leaving = ray.train.get_preemption_info() is not None and not saved_for_preemption
         last = step == int(config["steps"])
         if leaving or last or step % int(config["checkpoint_every"]) == 0:
             score = accuracy(getattr(model, "module", model), test_images, test_labels)
-            report(step, model, optimizer, {"accuracy": score, "loss": float(loss)}, save=True)
+            report(step, model, optimizer, {"accuracy": score, "loss": float(loss.detach())}, save=True)
             saved_for_preemption = saved_for_preemption or leaving
     dist.barrier()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,10 @@ def job_supervisor_env(
     if identity.storage_path:
         env.setdefault("RAYORCH_STORAGE_PATH", identity.storage_path)
     env |= _hooks(env)
+    users = payload.runtime_env.get("env_vars")
+    if not (isinstance(users, dict) and "PATH" in users):
+        # "python" means the interpreter that Ray runs here, also where nobody has activated its environment.
+        env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)])
     return env
 
 
