@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,21 +58,22 @@ class Stage:
     controller: Any
     logs: Any
     group_id: str
+    filler_id: str
     state_dir: Path
 
     def grant(self, workload: str) -> Grant:
         seats = tuple(Seat("w", i, self.cluster.node_ids[0], self.group_id, i, BUNDLE) for i in range(2))
         return Grant(WorkloadId(workload), 1, 0, seats, lease_s=LEASE_S)
 
-    def start(self, name: str, command: str, kind: Kind = Kind.JOB, **payload: Any) -> Any:
+    def start(self, name: str, command: str, grant: Grant | None = None, **payload: Any) -> Any:
         from rayorch.actors.runner import RunnerSettings, start_runner
 
         text = Payload(entrypoint=command, **payload).to_text()
         role = Role("w", BUNDLE, 2, 2)
-        spec = WorkloadSpec(WorkloadId(name), name, kind, QueueId("q"), (role,), payload=text)
+        spec = WorkloadSpec(WorkloadId(name), name, Kind.JOB, QueueId("q"), (role,), payload=text)
         workload = Workload(spec, State.RUNNING, 0.0, attempt=1)
         settings = RunnerSettings(INSTANCE, str(self.state_dir / "checkpoints"), str(self.state_dir / "packages"))
-        return start_runner(settings, workload, self.grant(name))
+        return start_runner(settings, workload, grant or self.grant(name))
 
     def until(self, runner: Any, phase: RunnerPhase) -> RunnerView:
         import ray
@@ -109,7 +110,7 @@ def stage(ray_cluster: Callable[..., EmulatedCluster], tmp_path_factory: pytest.
     state_dir = tmp_path_factory.mktemp("state")
     owner, controller = start_fakes(INSTANCE)
     logs = start_log_store(LogSettings(INSTANCE, str(state_dir / "logs")))
-    yield Stage(cluster, owner, controller, logs, gang.id.hex(), state_dir)
+    yield Stage(cluster, owner, controller, logs, gang.id.hex(), filler.id.hex(), state_dir)
 
 
 def stop_order(deadline_s: float, cause: StopCause = StopCause.PREEMPTED) -> StopOrder:
@@ -195,6 +196,44 @@ def test_a_stopped_job_may_save_until_its_deadline_and_is_killed_at_it(stage: St
     assert "killed" in killed.message
     for runner in runners.values():
         ray.kill(runner)
+
+
+def test_a_shrink_is_obeyed_when_nothing_of_the_job_runs_in_the_group_that_leaves(stage: Stage) -> None:
+    import ray
+
+    from rayorch.adapters.ray_groups import create_group, remove_group
+
+    remove_group(stage.filler_id)  # its GPU becomes the job's surplus seat
+    surplus = create_group(f"rayorch/{INSTANCE}/shrinks/1/+1", (BUNDLE,), (stage.cluster.node_ids[0],))
+    ray.get(surplus.ready(), timeout=PATIENCE_S)
+    small = stage.grant("shrinks")
+    extra = Seat("w", 2, stage.cluster.node_ids[0], surplus.id.hex(), 0, BUNDLE, surplus=1)
+    # One seat of each group, so that the two actors take turns: one in each.
+    grown = replace(small, seats=(small.seats[0], extra))
+    go = stage.state_dir / "go"
+    runner = stage.start("shrinks", f"{sys.executable} {JOBS / 'holds_gpus.py'} {go}", grant=grown)
+    held = stage.until_log("shrinks", "HELD ").split("HELD ")[-1].split()[:2]
+    assert sorted(held) == sorted([stage.group_id, surplus.id.hex()])
+
+    version = ray.get(runner.update.remote(replace(small, release_by_s=time.time() + 1000)))
+    assert stage.until(runner, RunnerPhase.RUNNING).applied_version < version
+    go.touch()
+    stage.until_log("shrinks", "LET GO")
+    eventually("the shrink", lambda: stage.until(runner, RunnerPhase.RUNNING).applied_version == version)
+    ray.kill(runner)
+    remove_group(surplus.id.hex())
+
+
+def test_an_environment_that_cannot_be_made_is_the_works_own_failure(stage: Stage) -> None:
+    import ray
+
+    from rayorch.actors.runner import failed_start
+
+    runner = stage.start("noenv", "true", runtime_env={"working_dir": "https://127.0.0.1:1/nothing.zip"})
+    with pytest.raises(ray.exceptions.RuntimeEnvSetupError) as caught:
+        ray.get(runner.grant.remote(2**62, 1000.0), timeout=PATIENCE_S)
+    view = failed_start(WorkloadId("noenv"), 1, caught.value)
+    assert view is not None and view.exit_code == 1 and "nothing.zip" in view.message
 
 
 def test_a_refused_lease_kills_the_job_and_a_fenced_attempt_never_starts_one(stage: Stage) -> None:

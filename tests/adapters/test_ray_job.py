@@ -327,9 +327,8 @@ def test_ray_still_books_what_a_group_holds_and_knows_detached_actors(
         def ping(self) -> None: ...
 
     inside = PlacementGroupSchedulingStrategy(groups[1], 0)
-    holder: Any = (
-        ray.remote(Holder).options(num_gpus=1, lifetime="detached", name="h", scheduling_strategy=inside).remote()
-    )
+    options: dict[str, Any] = {"num_gpus": 1, "num_cpus": 0, "lifetime": "detached", "name": "h"}
+    holder: Any = ray.remote(Holder).options(**options, scheduling_strategy=inside).remote()
     ray.get(holder.ping.remote(), timeout=120)
     _until(lambda: groups_in_use(ids) == ids[1:])
     assert _is_detached(holder._actor_id.hex())

@@ -42,7 +42,7 @@ def choose_group(seats: Sequence[Seat], resources: Mapping[str, Any], turn: int)
         raise SpecError(
             "resources",
             f"{request.to_floats()} does not fit any seat of this workload's gang ({shapes}); "
-            "ask for less (a task takes 1 CPU unless it says num_cpus=0) or submit with larger members",
+            "ask for less (what asks for GPUs takes 1 CPU too unless it says num_cpus=0) or submit with larger members",
         )
     return fitting[turn % len(fitting)].group_id
 
