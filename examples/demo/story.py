@@ -207,11 +207,14 @@ class Story:
         self.told.free_s = self._free_times(training)
 
     def _free_times(self, training: WorkloadHandle) -> list[float]:
-        """From each shrink of training to the growth of the application that it made room for."""
-        shrinks = [e for e in training.events() if e["type"] == "Resized" and e["beneficiary"] == "classify"]
-        growths = [e for e in self.client.workload("classify").events() if e["type"] == "Resized"]
-        began = [float(str(e["at"])) for e in shrinks]
-        used = [float(str(e["at"])) for e in growths]
+        """From each shrink or stop of training to the growth of the application that it made room for."""
+        began = [
+            float(str(e["at"]))
+            for e in training.events()
+            if (e["type"] == "Resized" and e["beneficiary"] == "classify")
+            or (e["type"] == "StopOrdered" and dict(e["order"])["beneficiary"] == "classify")  # type: ignore[call-overload]
+        ]
+        used = [float(str(e["at"])) for e in self.client.workload("classify").events() if e["type"] == "Resized"]
         return [min(g for g in used if g > at_s) - at_s for at_s in began if any(g > at_s for g in used)]
 
     # ------------------------------------------------------------ looking

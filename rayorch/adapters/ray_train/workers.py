@@ -99,6 +99,7 @@ class NoticedTrainFnUtils(DistributedTrainFnUtils):
         super().report(metrics, checkpoint, *args, **kwargs)
         if checkpoint is not None:
             self._desk.checkpointed()
+            self._desk.hold(self._gone)  # here, before the loop computes a step that would be thrown away
 
     def get_preemption_info(self) -> PreemptionInfo | None:
         """Ray's answer; from here on the loop is known to read notices."""
