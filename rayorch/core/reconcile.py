@@ -28,7 +28,7 @@ from rayorch.core.runners import RunnerView as RunnerView
 from rayorch.core.runners import grant_for as grant_for
 from rayorch.core.runners import same_grant
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeHealth, NodeId, State, WorkloadId
+from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeHealth, NodeId, State, StopCause, WorkloadId
 
 # ---------------------------------------------------------------- actions
 
@@ -205,15 +205,15 @@ def _give_back(allocation: Allocation) -> Action:
 
 
 def _attempt(facts: Facts, snapshot: Snapshot) -> list[Action]:
+    blocks = _block_failed(facts, snapshot)
     end = ending(facts)
     if end is not None:
-        return _wind_up(facts, end)
-    if facts.allocation is None:
-        return _stop_runner(facts)
-    if facts.workload.state is State.STOPPING:
-        return _stop_runner(facts)
+        return [*blocks, *_wind_up(facts, end)]
+    if facts.allocation is None or facts.workload.state is State.STOPPING:
+        return [*blocks, *_stop_runner(facts)]
     return [
-        *_make_groups(facts, facts.allocation, snapshot),
+        *blocks,
+        *_make_groups(facts, facts.allocation),
         *_run(facts, facts.allocation),
         *_follow_serve(facts, facts.allocation),
         *_shrink(facts, facts.allocation),
@@ -247,21 +247,26 @@ def _stop_runner(facts: Facts) -> list[Action]:
 # ---------------------------------------------------------------- a running attempt
 
 
-def _make_groups(facts: Facts, allocation: Allocation, snapshot: Snapshot) -> list[Action]:
+def _make_groups(facts: Facts, allocation: Allocation) -> list[Action]:
     workload = facts.workload
-    if allocation.failed:
-        gang = [m for m in allocation.members if m.surplus in allocation.gang]
-        waiting = {m.node for m in gang if m.phase in (MemberPhase.RESERVED, MemberPhase.CREATING)}
-        return _block(waiting, allocation.failed, facts, snapshot)
-    failed = {m.node for m in allocation.members if _failed_seat(facts, m)}
-    actions = _block(failed, "a placement group could not be made here", facts, snapshot) if failed else []
-    if workload.spec.kind is Kind.SERVE:
-        return actions
+    if workload.spec.kind is Kind.SERVE or allocation.failed:
+        return []
     placed = set(_numbers(workload.placement))
     wanted = [m for m in allocation.members if m.surplus in placed and m.phase is MemberPhase.RESERVED]
-    if wanted:
-        actions.append(CreateGroups(workload.id, workload.attempt, _numbers(tuple(wanted))))
-    return actions
+    return [CreateGroups(workload.id, workload.attempt, _numbers(tuple(wanted)))] if wanted else []
+
+
+def _block_failed(facts: Facts, snapshot: Snapshot) -> list[Action]:
+    """Block nodes on which a group could not be made, whatever has become of the attempt since."""
+    allocation, order = facts.allocation, facts.workload.stop
+    if allocation is None or facts.workload.spec.kind is Kind.SERVE:
+        return []
+    not_started = order is not None and order.cause is StopCause.START_FAILED
+    if allocation.failed or not_started:
+        waiting = {m.node for m in allocation.members if m.surplus in allocation.gang and not m.group_id}
+        return _block(waiting, allocation.failed or "a placement group was not ready in time", facts, snapshot)
+    failed = {m.node for m in allocation.members if not m.group_id and _failed_seat(facts, m)}
+    return _block(failed, "a placement group could not be made here", facts, snapshot)
 
 
 def _block(nodes: set[NodeId], reason: str, facts: Facts, snapshot: Snapshot) -> list[Action]:

@@ -92,7 +92,7 @@ class SimCluster:
         self.tick_s = tick_s
         self.works = dict(works or {})
         self.world = SimWorld(nodes)
-        self.attempts = SimAttempts(self.world, self.works, instance)
+        self.attempts = SimAttempts(self.world, self.works, instance, start_s)
         self.faults: Faults = faults if faults is not None else NoFaults()
         self.journal: list[str] = []
         self.history: list[Event] = []

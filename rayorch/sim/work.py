@@ -114,10 +114,13 @@ class StorageWrite:
 class SimAttempts:
     """All runners and their work; `tick` moves them on."""
 
-    def __init__(self, world: SimWorld, works: Mapping[WorkloadId, SimWork], instance: str) -> None:
+    def __init__(
+        self, world: SimWorld, works: Mapping[WorkloadId, SimWork], instance: str, start_s: float = 0.0
+    ) -> None:
         self.world = world
         self.works = works
         self.instance = instance
+        self.start_s = start_s
         self.runners: dict[RunnerKey, SimRunner] = {}
         self.children: dict[RunnerKey, SimChild] = {}
         self.writes: list[StorageWrite] = []
@@ -304,7 +307,7 @@ class SimAttempts:
             for name, group in sorted(ours.items())
         )
         runner.applied_version = grant.version if len(ours) <= len(grant.seats) else runner.applied_version
-        asked = [count for from_s, count in child.work.demand if from_s <= now_s]
+        asked = [count for from_s, count in child.work.demand if from_s <= now_s - self.start_s]
         child.unsent = [DemandReported(asked[-1] if asked else 0, 0, now_s)]
 
     def _send(self, child: SimChild, now_s: float, port: OwnerPort) -> bool:

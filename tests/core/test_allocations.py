@@ -65,7 +65,7 @@ def test_a_new_attempt_waits_for_the_seats_of_the_former_one() -> None:
     with pytest.raises(StalePlanError, match="attempt 1"):
         books.reserve(W, 2, seats("n2", 2), NODES, 0.0, 30.0)
     books.removed(W, 1, 0)
-    assert books.reserve(W, 2, seats("n2", 2), NODES, 0.0, 30.0)
+    assert books.reserve(W, 2, seats("n2", 2), NODES, 0.0, 30.0).attempt == 2
 
 
 def test_the_way_of_a_group() -> None:

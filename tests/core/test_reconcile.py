@@ -390,8 +390,8 @@ def test_a_surplus_seat_that_could_not_be_had_is_taken_out_of_the_commitment() -
 REPLICAS = tuple(seat("n1" if n < 3 else "n2", n - 1, surplus=n) for n in (1, 2, 3))
 
 
-def serving(placement: tuple[Member, ...] = REPLICAS, **facts: object) -> Workload:
-    return running(Kind.SERVE, placement=placement, **facts)
+def serving(placement: tuple[Member, ...] = REPLICAS, release_by_s: float | None = None) -> Workload:
+    return running(Kind.SERVE, placement=placement, release_by_s=release_by_s)
 
 
 def replicas(*phases: MemberPhase) -> Allocation:
