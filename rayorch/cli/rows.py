@@ -68,8 +68,8 @@ def _gang(workload: Item) -> str:
 
 
 def _restarts(workload: Item) -> int:
-    counts = (workload["preemptions"], workload["nodeLosses"], workload["failures"])
-    return sum(n for n in counts if isinstance(n, int))
+    attempt = workload["attempt"]
+    return max(0, attempt - 1) if isinstance(attempt, int) else 0
 
 
 def _where(workload: Item) -> str:

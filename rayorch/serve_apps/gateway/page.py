@@ -112,7 +112,7 @@ def _running(row: WorkloadRow, now_s: float, names: dict[str, str]) -> dict[str,
         "nodes": ", ".join(nodes),
         "step": workload.step,
         "note": note,
-        "restarts": workload.preemptions + workload.node_losses + workload.failures,
+        "restarts": max(0, workload.attempt - 1),
     }
 
 
