@@ -81,6 +81,8 @@ class AllocatorShell:
 
     async def __init__(self, settings: AllocatorSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         self._settings = settings
+        self._prefix = f"rayorch/{settings.instance}/"
+        self._strays: frozenset[str] = frozenset()
         # Milliseconds since the epoch: above every version of a former incarnation, so no reader's copy seems new.
         self._books = Allocations(version=int(time.time() * 1000))
         self._nodes: dict[NodeId, NodeSpec] = {}
@@ -202,7 +204,7 @@ class AllocatorShell:
         """Wait (bounded) until the nodes report no more GPUs in use than our groups and foreign users hold."""
         give_up_s = time.monotonic() + VISIBLE_TIMEOUT_S
         while time.monotonic() < give_up_s:
-            used, held = await self._call(used_by_node), held_by_node(await self._call(group_rows))
+            used, held = await self._call(used_by_node), held_by_node(await self._call(group_rows, self._prefix))
             if all(self._settled(node, used, held) for node in nodes):
                 return
             await asyncio.sleep(VISIBLE_POLL_S)
@@ -250,17 +252,40 @@ class AllocatorShell:
         if not self._synced:
             await self._sync()
             return
-        rows = await self._call(group_rows, f"rayorch/{self._settings.instance}/")
+        # Only groups that were known before Ray was asked: one that has become ready meanwhile is not in its answer.
+        known = [
+            (*key, surplus, {m.group_id for m in held.members if m.surplus == surplus and m.group_id})
+            for key, held in self._books.allocations.items()
+            for surplus in sorted({m.surplus for m in held.members})
+        ]
+        rows = await self._call(group_rows, self._prefix)
         before = self._books.version
         alive = {row["placement_group_id"] for row in rows}
-        for (workload, attempt), held in tuple(self._books.allocations.items()):
-            for surplus in sorted({m.surplus for m in held.members if m.group_id and m.group_id not in alive}):
-                if not self._busy(workload, attempt, surplus):
-                    self._books.fail(workload, attempt, surplus, "its placement group was removed by somebody else")
+        for workload, attempt, surplus, group_ids in known:
+            held_now = {seat.group_id for seat in self._seats(workload, attempt, surplus)}
+            if (group_ids & held_now) - alive and not self._busy(workload, attempt, surplus):
+                self._books.fail(workload, attempt, surplus, "its placement group was removed by somebody else")
         for row in rows:
             self._note_created(row)
+        self._remove_strays(rows)
         if self._books.version != before:
             self._poker.poke()
+
+    def _remove_strays(self, rows: tuple[Mapping[str, Any], ...]) -> None:
+        """Remove groups of attempts that hold nothing, when two comparisons running have found them.
+
+        The books name every attempt before a group of it is asked for, so such a group is a leftover: of a request
+        that Ray carried out after its attempt had ended, or made by somebody else under our name.
+        """
+        found = {}
+        for row in rows:
+            key = parse_group_name(self._settings.instance, row["name"])
+            if key is not None and key[:2] not in self._books.allocations and not self._busy(*key):
+                found[row["placement_group_id"]] = row["name"]
+        for group_id in sorted(found.keys() & self._strays):
+            log.warning("removing group %s (%s): its attempt holds nothing", found[group_id], group_id)
+            remove_group(group_id)
+        self._strays = frozenset(found)
 
     def _busy(self, workload: WorkloadId, attempt: int, surplus: int) -> bool:
         return any((workload, attempt, surplus, verb) in self._at_work for verb in ("create", "remove"))
@@ -279,7 +304,7 @@ class AllocatorShell:
         """Rebuild the books from the world and the journal. Nothing is removed before the queue owner has answered."""
         owner = find(queues_name(self._settings.instance))
         records = await asyncio.wait_for(owner.changes_since.remote(0), CALL_TIMEOUT_S)
-        rows = await self._call(group_rows, f"rayorch/{self._settings.instance}/")
+        rows = await self._call(group_rows, self._prefix)
         groups = [
             WorldGroup(
                 name=row["name"],
