@@ -23,7 +23,7 @@ from rayorch.core.types import GPU, NodeHealth, NodeId, NodeSpec, Resources
 log = logging.getLogger(__name__)
 
 HOLDERS_PERIOD_S = 10.0
-"""Who holds foreign GPUs is asked of Ray's state API at most this often: it is slow on a large cluster."""
+"""Who holds foreign GPUs is asked at most this often: Ray answers with all actors of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class _Sight:
     nodes: tuple[NodeSpec, ...]
     used: dict[NodeId, Resources]
     held: dict[NodeId, Resources]
+    groups: frozenset[str]
 
 
 class InventoryShell:
@@ -72,9 +73,11 @@ class InventoryShell:
             await asyncio.sleep(self._settings.period_s)
 
     def _look(self) -> _Sight:
-        held = held_by_node(group_rows())
+        # Of this instance alone: what another one holds on the same cluster is foreign to us.
+        rows = group_rows(f"rayorch/{self._settings.instance}/")
+        held = {NodeId(node): amount for node, amount in held_by_node(rows).items()}
         nodes = observe_nodes(self._settings.levels)
-        return _Sight(nodes, used_by_node(), {NodeId(node): amount for node, amount in held.items()})
+        return _Sight(nodes, used_by_node(), held, frozenset(row["placement_group_id"] for row in rows))
 
     def _take(self, sight: _Sight) -> None:
         now_s = time.time()
@@ -84,7 +87,7 @@ class InventoryShell:
         foreign = frozenset(n.id for n in nodes if n.foreign.units(GPU) and n.health is not NodeHealth.LOST)
         if foreign and now_s - self._holders_asked_s > HOLDERS_PERIOD_S:
             self._holders_asked_s = now_s
-            self._holders = foreign_holders(foreign)
+            self._holders = foreign_holders(foreign, sight.groups)
         self._inventory.observe_foreign(sight.used, sight.held, self._holders if foreign else {})
 
     @ray.method

@@ -80,20 +80,27 @@ def used_by_node() -> dict[NodeId, Resources]:
     return used
 
 
-def foreign_holders(node_ids: frozenset[str]) -> dict[NodeId, tuple[str, ...]]:
-    """Which Ray jobs hold GPUs on these nodes by actors, from Ray's state API; empty where that is not served."""
-    from ray.util.state import list_actors
+def foreign_holders(node_ids: frozenset[str], our_groups: frozenset[str]) -> dict[NodeId, tuple[str, ...]]:
+    """Which actors of which Ray jobs hold GPUs on these nodes outside our groups (hex ids).
 
+    Read from the GCS, which also answers where the dashboard is off. It does not list tasks: GPUs that those hold
+    have no name here.
+    """
+    from ray.core.generated import gcs_pb2
+
+    messages: Any = gcs_pb2
     holders: dict[NodeId, set[str]] = {}
-    alive: Any = [("state", "=", "ALIVE")]
     try:
-        actors = list_actors(filters=alive, detail=True, limit=10_000, raise_on_missing_output=False)
-    except Exception as error:  # noqa: BLE001 - the dashboard may be off; the amount of foreign use is known all the same
+        rows = ray_state.state._connect_and_get_accessor().get_actor_table(None, "ALIVE")
+    except Exception as error:  # noqa: BLE001 - the amount of foreign use is known all the same
         log.info("who holds foreign GPUs is not known: %s", error)
         return {}
-    for actor in actors:
-        if actor.node_id in node_ids and (actor.required_resources or {}).get(GPU):
-            holders.setdefault(NodeId(actor.node_id), set()).add(f"job {actor.job_id} actor {actor.class_name}")
+    for row in rows:
+        actor = messages.ActorTableData.FromString(row)
+        node = NodeId(actor.address.node_id.hex())
+        if node in node_ids and actor.required_resources.get(GPU) and actor.placement_group_id.hex() not in our_groups:
+            name = f" {actor.name!r}" if actor.name else ""
+            holders.setdefault(node, set()).add(f"job {actor.job_id.hex()} actor {actor.class_name}{name}")
     return {node: tuple(sorted(names)) for node, names in holders.items()}
 
 
