@@ -34,10 +34,22 @@ FAST_FAILURE_DETECTION: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
+class RedisStore:
+    """A Redis ("host:port") in which the head's GCS keeps what it knows.
+
+    `namespace`: the cluster's own; a name that another cluster has used gives that cluster's memory.
+    """
+
+    address: str
+    password: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class EmulationSpec:
     """`nodes` nodes with `gpus` emulated GPUs and `cpus` CPUs each, spread over `racks` racks in equal runs.
 
-    `head_cpus`: CPUs of the head, which has no GPU.
+    `head_cpus`: CPUs of the head, which has no GPU. `redis`: None for a head that forgets everything when it dies.
     """
 
     nodes: int
@@ -46,6 +58,7 @@ class EmulationSpec:
     cpus: int = 16
     head_cpus: int = 8
     dashboard_port: int | None = None
+    redis: RedisStore | None = None
 
     @staticmethod
     def parse(text: str, racks: int = 1) -> EmulationSpec:
@@ -72,8 +85,9 @@ class EmulatedCluster:
             "num_gpus": 0,
             "include_dashboard": spec.dashboard_port is not None,
             "dashboard_port": spec.dashboard_port,
-            "_system_config": FAST_FAILURE_DETECTION,
+            "_system_config": FAST_FAILURE_DETECTION | _storage_config(spec.redis),
             "labels": {"rayorch.io/name": "head"},
+            **_redis_options(spec.redis),
         }
         self._cluster = Cluster(initialize_head=True, head_node_args={k: v for k, v in head.items() if v is not None})
         self._nodes: dict[str, Any] = {}
@@ -125,6 +139,11 @@ class EmulatedCluster:
         for info in self._nodes[name].all_processes["raylet"]:
             os.kill(info.process.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
+    def kill_raylet(self, name: str) -> None:
+        """End a node's raylet alone; its workers notice and end themselves."""
+        for info in self._nodes[name].all_processes["raylet"]:
+            os.kill(info.process.pid, signal.SIGKILL)
+
     def kill_gcs(self) -> None:
         """End the head's GCS; with Redis-backed fault tolerance `start_gcs` brings back what it knew."""
         head: Any = self._cluster.head_node
@@ -141,3 +160,16 @@ class EmulatedCluster:
             ray.shutdown()
         self._nodes.clear()
         self._cluster.shutdown()
+
+
+def _redis_options(redis: RedisStore | None) -> dict[str, Any]:
+    """The head's options for an external Redis."""
+    if redis is None:
+        return {}
+    # Ray counts the first address as the primary and the others as shards; one server can be both.
+    addresses = [redis.address, redis.address]
+    return {"external_addresses": addresses, "num_redis_shards": 1, "redis_password": redis.password}
+
+
+def _storage_config(redis: RedisStore | None) -> dict[str, Any]:
+    return {} if redis is None else {"external_storage_namespace": redis.namespace}
