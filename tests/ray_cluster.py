@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
 JOIN_TIMEOUT_S = 120
+NODE_STARTS = 2
 OBJECT_STORE_BYTES = 100 * 2**20
 
 FAST_DETECTION: Mapping[str, int] = {
@@ -51,7 +52,8 @@ class EmulatedCluster:
 
     def add_node(self, gpus: int, cpus: int = 8, labels: Mapping[str, str] | None = None, **node_args: Any) -> str:
         """Add a node and wait until Ray lists it; returns its hex id."""
-        node = self.cluster.add_node(
+        node = _add_node(
+            self.cluster,
             num_cpus=cpus,
             num_gpus=gpus,
             labels=dict(labels or {}),
@@ -84,6 +86,31 @@ class EmulatedCluster:
             self.cluster.shutdown()
 
 
+def _add_node(cluster: Cluster, **node_args: Any) -> Node:
+    """Start a node; once more if Ray gives it up, which it does after 30 s however busy the machine is."""
+    for attempt in range(NODE_STARTS):
+        try:
+            return cluster.add_node(**node_args)
+        except Exception as error:
+            _end_half_started(error)
+            if "timed out during startup" not in str(error) or attempt == NODE_STARTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _end_half_started(error: Exception) -> None:
+    """End the processes of the node whose constructor raised; Ray keeps no other reference to it."""
+    from ray._private.node import Node
+
+    frames = error.__traceback__
+    while frames is not None:
+        node = frames.tb_frame.f_locals.get("self")
+        if isinstance(node, Node):
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+            return
+        frames = frames.tb_next
+
+
 def start_cluster(
     nodes: int = 2,
     gpus: int = 4,
@@ -103,16 +130,15 @@ def start_cluster(
     from ray.cluster_utils import Cluster
 
     Path(os.environ["RAY_TMPDIR"], "ray").mkdir(parents=True, exist_ok=True)
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": head_cpus,
-            "num_gpus": 0,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "include_dashboard": False,
-            "_system_config": {**FAST_DETECTION, **(system_config or {})},
-            **head_args,
-        },
+    cluster = Cluster()
+    _add_node(
+        cluster,
+        num_cpus=head_cpus,
+        num_gpus=0,
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        _system_config={**FAST_DETECTION, **(system_config or {})},
+        **head_args,
     )
     emulated = EmulatedCluster(cluster, namespace)
     try:
