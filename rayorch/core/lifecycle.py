@@ -48,7 +48,8 @@ def next_state(workload: Workload, move: Move) -> State:
     if target is None:
         raise TransitionError(
             f"workload {workload.id} can't be {move.value} in state {workload.state.value}"
-            f" (attempt {workload.attempt}, submitted at {workload.submitted_s:.3f}, {workload.preemptions} preemptions,"
-            f" {workload.failures} failures, last reason: {workload.reason or 'none'})"
+            f" (attempt {workload.attempt}, submitted at {workload.submitted_s:.3f},"
+            f" {workload.preemptions} preemptions, {workload.failures} failures,"
+            f" last reason: {workload.reason or 'none'})"
         )
     return target
