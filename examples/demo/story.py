@@ -212,7 +212,7 @@ class Story:
             float(str(e["at"]))
             for e in training.events()
             if (e["type"] == "Resized" and e["beneficiary"] == "classify")
-            or (e["type"] == "StopOrdered" and dict(e["order"])["beneficiary"] == "classify")  # type: ignore[call-overload]
+            or (e["type"] == "StopOrdered" and dict(e["order"])["beneficiary"] == "classify")  # type: ignore[arg-type]
         ]
         used = [float(str(e["at"])) for e in self.client.workload("classify").events() if e["type"] == "Resized"]
         return [min(g for g in used if g > at_s) - at_s for at_s in began if any(g > at_s for g in used)]

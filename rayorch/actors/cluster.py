@@ -34,6 +34,7 @@ from rayorch.core.types import (
     NodeSpec,
     QueueId,
     QueueSpec,
+    Resources,
     Workload,
     WorkloadId,
 )
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 30.0
 """How long an owner may take to answer. It may be restarting: Ray repeats the call when it is back."""
+SHAPES_PERIOD_S = 30.0
+"""The queue owner holds the sizes of nodes in memory only: it is told again, in case it was restarted."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -66,6 +69,8 @@ class RayCluster:
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._pushed_cordons: dict[NodeId, NodeCordoned] | None = None
         self._pushed_shapes: int = -1
+        self._pushed_served: dict[NodeId, Resources] | None = None
+        self._shapes_pushed_s = 0.0
 
     # ------------------------------------------------------------ seeing
 
@@ -102,6 +107,11 @@ class RayCluster:
         )
         self._take_queues(changed)
         _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
+        if observed.full and self._cordons:  # a new inventory knows no cordons: not a turn may pass without them
+            self._pushed_cordons = dict(self._cordons)
+            calls = [self._inventory.set_cordons.remote(tuple(self._cordons.values()))]
+            observed = _answers([*calls, self._inventory.changes_since.remote(observed.version)])[1]
+            _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
         _merge(self.allocations, booked.full, {(a.workload, a.attempt): a for a in booked.allocations}, booked.removed)
         self._versions = Versions(changed.version, observed.version, booked.version)
         self._keep_owners_informed()
@@ -131,14 +141,29 @@ class RayCluster:
         if self._pushed_cordons != self._cordons:
             self._inventory.set_cordons.remote(tuple(self._cordons.values()))
             self._pushed_cordons = dict(self._cordons)
-        if self._pushed_shapes != self._versions.inventory:
+        stale = time.monotonic() - self._shapes_pushed_s > SHAPES_PERIOD_S
+        if stale or self._pushed_shapes != self._versions.inventory:
             shapes = _answers([self._inventory.shapes.remote()])[0]
             self._queues.set_capacity.remote(shapes)
-            self._pushed_shapes = self._versions.inventory
+            self._pushed_shapes, self._shapes_pushed_s = self._versions.inventory, time.monotonic()
+        served = self._served()
+        if served != self._pushed_served:
+            self._inventory.set_served.remote(served)
+            self._pushed_served = served
         held_nodes = {m.node for allocation in self.allocations.values() for m in allocation.members}
         gone = tuple(n.id for n in self.nodes.values() if n.health is NodeHealth.LOST and n.id not in held_nodes)
         if gone:
             self._inventory.forget.remote(gone)
+
+    def _served(self) -> dict[NodeId, Resources]:
+        """What the seats of Serve applications are charged on each node."""
+        charged: dict[NodeId, Resources] = {}
+        for allocation in self.allocations.values():
+            if 0 in allocation.gang:
+                continue  # a gang with a group of its own is no Serve application
+            for member in allocation.members:
+                charged[member.node] = charged.get(member.node, Resources()) + member.bundle
+        return charged
 
     # ------------------------------------------------------------ acting
 

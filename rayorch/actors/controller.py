@@ -76,15 +76,19 @@ class ControllerShell:
     # ------------------------------------------------------------ the loop
 
     async def _run(self) -> None:
-        while not await self._connected():
-            await asyncio.sleep(ERROR_PAUSE_S)
+        connected = False
         while True:
+            if not connected:
+                connected = await self._connected()
+                if not connected:
+                    await asyncio.sleep(ERROR_PAUSE_S)
+                    continue
             self._poked.clear()
             try:
                 again = await asyncio.to_thread(self._one_turn)
                 self._last_error = ""
             except ClusterError as error:
-                again = False
+                again = connected = False  # an owner that was created anew has to be found anew
                 self._note_error(str(error))
                 await asyncio.sleep(ERROR_PAUSE_S)
             except Exception as error:
@@ -165,10 +169,7 @@ class ControllerShell:
 
     def _take_runner(self, view: RunnerView) -> None:
         known = self._runners.get((view.workload, view.attempt))
-        # A death that we cause or notice after the goodbye is no news; neither is "starting" after anything else.
-        if known is not None and known.phase is RunnerPhase.ENDED and view.phase is RunnerPhase.GONE:
-            return
-        if known is not None and view.phase is RunnerPhase.STARTING and view.grant is None:
+        if known is not None and _is_old(view, known):
             return
         self._runners[view.workload, view.attempt] = view
         self._poked.set()
@@ -207,6 +208,19 @@ class ControllerShell:
     async def ping(self) -> int:
         """Turns taken, as a sign of life."""
         return self._turn.number if self._turn else 0
+
+
+def _is_old(view: RunnerView, known: RunnerView) -> bool:
+    """Whether a view says less than what is known: views come on several ways, and one may overtake another."""
+    if known.phase is RunnerPhase.ENDED and view.phase is not RunnerPhase.ENDED:
+        return True  # a death that we cause or notice after the goodbye is no news either
+    if known.phase is RunnerPhase.GONE and view.phase.alive:
+        return True
+    if view.phase is RunnerPhase.STARTING and view.grant is None:
+        return True
+    if view.grant is None or known.grant is None:
+        return False
+    return (view.grant.version, view.applied_version) < (known.grant.version, known.applied_version)
 
 
 def _with_stale(decided: Plan, outcomes: tuple[Outcome, ...]) -> Plan:

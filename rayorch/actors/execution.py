@@ -17,7 +17,7 @@ import ray
 
 from rayorch.actors.allocator import GroupsOf
 from rayorch.actors.cluster import RayCluster
-from rayorch.actors.names import NAMESPACE, attempt_of_runner, find_or_none, runner_name
+from rayorch.actors.names import NAMESPACE, attempt_of_runner, find_or_none, logs_name, runner_name
 from rayorch.actors.node_agent import start_agent
 from rayorch.actors.runner import RunnerSettings, failed_start, start_runner
 from rayorch.core import reconcile as act
@@ -32,6 +32,7 @@ WATCH_S = 60.0
 NEVER = 2**62
 """A grant version that no runner reaches: the poll ends only by its time or by the runner's death."""
 FIND_TIMEOUT_S = 10.0
+UNREACHED_PAUSE_S = 1.0
 
 
 class Executor:
@@ -50,7 +51,7 @@ class Executor:
         self._seen = seen
         self._handles: dict[RunnerKey, Any] = {}
         self._agents: dict[NodeId, Any] = {}
-        self._watches: set[asyncio.Task[None]] = set()
+        self._watches: dict[RunnerKey, asyncio.Task[None]] = {}
 
     def carry_out(self, actions: tuple[act.Action, ...]) -> None:
         """Send each action to whom it concerns."""
@@ -85,6 +86,7 @@ class Executor:
                 queues.ready.remote(AttemptRef(action.workload, action.attempt))
             case act.EndAttempt():
                 self._sweep(AttemptRef(action.event.workload, action.event.attempt))
+                self._finish_log(AttemptRef(action.event.workload, action.event.attempt))
                 queues.end_attempt.remote(action.event)
             case act.BlockNodes():
                 self._cluster.inventory.block.remote((action.nodes, action.until_s, action.reason))
@@ -108,6 +110,12 @@ class Executor:
             return
         for node in {member.node for member in workload.placement} & self._agents.keys():
             self._agents[node].end_leftovers.remote(attempt)
+
+    def _finish_log(self, attempt: AttemptRef) -> None:
+        """Nothing follows in the attempt's log, also when its runner could not say so."""
+        store = find_or_none(logs_name(self._settings.instance))
+        if store is not None:
+            store.finish.remote(attempt.workload, attempt.attempt)
 
     # ------------------------------------------------------------ runners
 
@@ -147,48 +155,62 @@ class Executor:
             ray.kill(handle)
 
     def find_runners(self) -> tuple[RunnerView, ...]:
-        """Every runner of this instance that exists, as it answers: what a restarted controller begins with."""
+        """Every runner of this instance that exists, as it answers: what a controller begins with.
+
+        One that does not answer in time counts as starting until it does: its actor may wait for a process, or its
+        node can't be reached now. Its lease says when to give it up.
+        """
         named = ray.util.list_named_actors(all_namespaces=True)
         names = [row["name"] for row in named if row["namespace"] == NAMESPACE]
-        views: list[RunnerView] = []
-        for name in sorted(n for n in names if attempt_of_runner(self._settings.instance, n)):
+        calls: dict[RunnerKey, Any] = {}
+        for name in sorted(names):
             key = attempt_of_runner(self._settings.instance, name)
-            handle = find_or_none(name)
+            handle = find_or_none(name) if key is not None else None
             if key is None or handle is None:
                 continue
             self._handles[key] = handle
-            try:
-                views.append(ray.get(handle.status.remote(), timeout=FIND_TIMEOUT_S))
-            except ray.exceptions.GetTimeoutError:  # it is still starting: its actor waits for a process
-                views.append(RunnerView(*key, RunnerPhase.STARTING))
-            except ray.exceptions.RayActorError as error:
-                views.append(RunnerView(*key, RunnerPhase.GONE, message=str(error), ended_s=time.time()))
-                continue
+            calls[key] = handle.status.remote()
             self._watch(key, handle)
-        return tuple(views)
+        if calls:
+            ray.wait(list(calls.values()), num_returns=len(calls), timeout=FIND_TIMEOUT_S)
+        return tuple(self._found(key, call) for key, call in calls.items())
+
+    def _found(self, key: RunnerKey, call: Any) -> RunnerView:
+        try:
+            view: RunnerView = ray.get(call, timeout=0)
+        except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
+            return RunnerView(*key, RunnerPhase.STARTING)
+        except ray.exceptions.RayError as error:
+            return self._view_of_death(key, error)
+        return view
 
     def _watch(self, key: RunnerKey, handle: Any) -> None:
         """Notice a runner's death when it happens."""
 
         def begin() -> None:
-            task = self._loop.create_task(self._until_gone(key, handle))
-            self._watches.add(task)
-            task.add_done_callback(self._watches.discard)
+            if key in self._watches:
+                return
+            task = self._watches[key] = self._loop.create_task(self._until_gone(key, handle))
+            task.add_done_callback(lambda _: self._watches.pop(key, None))
 
         self._loop.call_soon_threadsafe(begin)
 
     async def _until_gone(self, key: RunnerKey, handle: Any) -> None:
+        """Ask how it is, then wait for its death; again and again, so that a lost message of it is made up for."""
         while True:
             try:
+                self._seen(await handle.status.remote())
                 await handle.grant.remote(NEVER, WATCH_S)
-            except ray.exceptions.RayTaskError as error:  # an environment that can't be set up is one of these
-                self._gone(key, error)
-                return
-            except ray.exceptions.RayActorError as error:
-                self._gone(key, error)
+            except ray.exceptions.ActorUnavailableError as error:
+                # Not dead, only out of reach: it may work on, and its lease decides.
+                log.info("runner %s can't be reached: %s", key, error)
+                await asyncio.sleep(UNREACHED_PAUSE_S)
+            except ray.exceptions.RayError as error:  # dead, or its environment could not be made
+                self._seen(self._view_of_death(key, error))
                 return
 
-    def _gone(self, key: RunnerKey, error: Exception) -> None:
+    @staticmethod
+    def _view_of_death(key: RunnerKey, error: Exception) -> RunnerView:
         """The runner died: of a fault of the work's own, or we don't know of what."""
         view = failed_start(*key, error) or RunnerView(*key, RunnerPhase.GONE, message=str(error))
-        self._seen(replace(view, ended_s=time.time()))
+        return replace(view, ended_s=time.time())

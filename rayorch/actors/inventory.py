@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,7 @@ class InventoryShell:
         self._inventory = Inventory(version=int(time.time() * 1000))
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._holders_asked_s = 0.0
+        self._served: dict[NodeId, Resources] = {}
         self._poker = Poker(controller_sender(settings.instance))
         self._observed = asyncio.Event()
         self._watch = asyncio.create_task(self._observe_forever())
@@ -76,6 +78,8 @@ class InventoryShell:
         # Of this instance alone: what another one holds on the same cluster is foreign to us.
         rows = group_rows(f"rayorch/{self._settings.instance}/")
         held = {NodeId(node): amount for node, amount in held_by_node(rows).items()}
+        for node, amount in tuple(self._served.items()):
+            held[node] = held.get(node, Resources()) + amount
         nodes = observe_nodes(self._settings.levels)
         return _Sight(nodes, used_by_node(), held, frozenset(row["placement_group_id"] for row in rows))
 
@@ -101,6 +105,12 @@ class InventoryShell:
         """Replace the cordons by those that the journal holds; answers with the version."""
         self._inventory.set_cordons({cordon.node: cordon for cordon in cordons})
         return self._inventory.version
+
+    @ray.method
+    async def set_served(self, served: Mapping[NodeId, Resources]) -> None:
+        """What the seats of Serve applications take on each node. Serve names their groups, so Ray's table does not
+        tell that they are ours."""
+        self._served = dict(served)
 
     @ray.method
     async def block(self, request: tuple[tuple[NodeId, ...], float, str]) -> int:
