@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from rayorch.core.allocations import gang_of
 from rayorch.core.types import (
     Allocation,
+    Kind,
     Member,
     MemberPhase,
     NodeId,
@@ -104,7 +105,9 @@ def _allocation(
     """The attempt's books, None when its gang is gone and with it the attempt."""
     gang = gang_of(workload.spec, workload.placement)
     begun = workload.ready_s is not None or workload.state is State.STOPPING
-    if begun and any(number not in groups for number in gang):
+    # Serve makes and names its groups itself, and replaces replicas: only without any it is gone.
+    whole = bool(groups) if workload.spec.kind is Kind.SERVE else all(number in groups for number in gang)
+    if begun and not whole:
         return None
     members = [_member(m, groups.get(m.surplus)) for m in workload.placement]
     placed = {m.surplus for m in workload.placement}

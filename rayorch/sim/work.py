@@ -6,7 +6,7 @@ hears from nobody any more, which is what leases are for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatInUse, StepReported
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView, same_grant
 from rayorch.core.types import Kind, NodeId, WorkloadId, WorkloadSpec, group_name
-from rayorch.sim.world import SimWorld
+from rayorch.sim.world import SimGroup, SimWorld
 
 STOPPED_CODE = 75
 """Exit code of work that ends because it was told to."""
@@ -293,11 +293,12 @@ class SimAttempts:
             return
         prefix = f"{group_name(self.instance, child.spec.id, child.attempt)}/"
         ours = {g.name: g for g in self.world.groups.values() if g.name.startswith(prefix)}
-        for seat in grant.seats:
-            name = group_name(self.instance, child.spec.id, child.attempt, seat.surplus)
-            if len(ours) < len(grant.seats) and name not in ours:
-                node = NodeId(seat.node_id)
-                ours[name] = self.world.create_group(name, ((node, seat.resources),), now_s)
+        for seat in _free_seats(grant, ours.values()):
+            if len(ours) < len(grant.seats):
+                numbers = [seat.surplus, *range(1, len(ours) + 2)]
+                names = [group_name(self.instance, child.spec.id, child.attempt, number) for number in numbers]
+                name = next(name for name in names if name not in ours)
+                ours[name] = self.world.create_group(name, ((NodeId(seat.node_id), seat.resources),), now_s)
         while len(ours) > len(grant.seats) and not child.work.deaf:
             oldest = min(ours.values(), key=lambda g: g.group_id)  # seldom the one that was taken from the grant
             self.world.remove_group(oldest.group_id)
@@ -338,3 +339,15 @@ class SimAttempts:
 
     def _work(self, id: WorkloadId) -> SimWork:
         return self.works.get(id, SimWork())
+
+
+def _free_seats(grant: Grant, groups: Iterable[SimGroup]) -> list[Seat]:
+    """Seats on which no replica is. Serve counts by node; which of a node's seats a replica has means nothing to it."""
+    used = [group.bundles[0][0] for group in groups]
+    free = []
+    for seat in grant.seats:
+        if seat.node_id in used:
+            used.remove(NodeId(seat.node_id))
+        else:
+            free.append(seat)
+    return free

@@ -16,9 +16,9 @@ from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
 from tests.sim.checked import CheckedCluster
 
-SEEDS = 240
+SEEDS = 200
 EVENTS = 100
-GROUPS = 24
+GROUPS = 20
 """Seeds are tested in so many groups: a test each would cost more in the test runner than in the simulation."""
 
 
@@ -34,6 +34,8 @@ def random_life(seed: int) -> CheckedCluster:
         sim.tick()
     for where in sorted(sim.world.away):
         sim.world.return_node(where)
+    for cordoned in sorted(sim.tree.cordons):
+        sim.record(sim.tree.uncordon(cordoned, "done", sim.now_s))
     for live in sorted(sim.tree.workloads.values(), key=lambda w: w.id):
         if live.spec.kind in (Kind.SERVE, Kind.GANG) and not live.state.terminal:
             sim.cancel(live.id)
