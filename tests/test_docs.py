@@ -39,6 +39,12 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in _anchors(target.read_text(encoding="utf-8")), link
 
 
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [path.name for path in (ROOT / "docs").glob("*.md") if path.name != "README.md"]
+    assert [page for page in pages if f"({page})" not in index] == []
+
+
 @documents
 def test_python_in_documents_compiles(path: Path) -> None:
     for language, code in BLOCK.findall(path.read_text(encoding="utf-8")):
