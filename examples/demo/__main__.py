@@ -83,7 +83,7 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     table = lines(told)
     print(f"\n{text_table(table)}\n", flush=True)
-    given.report.write_text(html_page(table, watch.spans, watch.changes))
+    given.report.write_text(html_page(table, watch))
     print(f"the same with a picture: {given.report}; it took {time.time() - began_s:.0f} s", flush=True)
     for failure in told.failed_requests[:5]:
         print(f"failed request: {failure}", file=sys.stderr)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from examples.demo.story import Told
-from examples.demo.watch import Change, Span
+from examples.demo.watch import Watch
 
 COLOURS = ("#3b6fb6", "#d9822b", "#4c9a5b", "#a14f9b", "#b0413e")
 ROW_PX, LEFT_PX, WIDTH_PX = 18, 90, 1000
@@ -56,31 +56,31 @@ def text_table(table: Sequence[Line]) -> str:
     return "\n".join(rows)
 
 
-def html_page(table: Sequence[Line], spans: Sequence[Span], changes: Sequence[Change]) -> str:
+def html_page(table: Sequence[Line], watch: Watch) -> str:
     """One file that needs nothing else."""
     rows = "".join(
         f"<tr class='{'' if line.met else 'missed'}'><td>{html.escape(line.name)}</td>"
         f"<td>{html.escape(line.value)}</td><td>{html.escape(line.wanted)}</td></tr>"
         for line in table
     )
-    story = "".join(f"<li><b>{c.at_s:.1f} s</b> {html.escape(c.text)}</li>" for c in changes)
+    story = "".join(f"<li><b>{c.at_s:.1f} s</b> {html.escape(c.text)}</li>" for c in watch.changes)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>rayorch demo</title><style>
 body {{ font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1120px; color: #222; }}
 table {{ border-collapse: collapse; }} td {{ border-top: 1px solid #ddd; padding: 4px 14px 4px 0; }}
 .missed td {{ color: #b0413e; font-weight: bold; }} svg text {{ font: 11px system-ui, sans-serif; }}
 </style></head><body><h1>rayorch: the main job on one Ray cluster</h1>
-<h2>Who held which GPU</h2>{_picture(spans, changes)}
+<h2>Who held which GPU</h2>{_picture(watch)}
 <h2>Measured</h2><table>{rows}</table><h2>Timeline</h2><ul>{story}</ul></body></html>
 """
 
 
-def _picture(spans: Sequence[Span], changes: Sequence[Change]) -> str:
+def _picture(watch: Watch) -> str:
     """A row per device, a bar per holder."""
-    devices = sorted({(span.node, span.device) for span in spans})
+    spans, devices = watch.spans, sorted(watch.devices)
     holders = sorted({span.holder for span in spans})
     colour = {holder: COLOURS[n % len(COLOURS)] for n, holder in enumerate(holders)}
-    end_s = max([span.ended_s for span in spans] + [change.at_s for change in changes] + [1.0])
+    end_s = max([span.ended_s for span in spans] + [change.at_s for change in watch.changes] + [1.0])
     scale = WIDTH_PX / end_s
     bars = []
     for row, (node, device) in enumerate(devices):

@@ -40,13 +40,14 @@ class _Device:
 
 @dataclass(slots=True)
 class Watch:
-    """`spans` and `changes` grow while the thread runs; read them after `stop`."""
+    """`spans`, `changes` and `devices` (node, index) grow while the thread runs; read them after `stop`."""
 
     client: Client
     began_s: float
     spans: list[Span] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    devices: set[tuple[str, int]] = field(default_factory=set)
     _devices: dict[tuple[str, int], _Device] = field(default_factory=dict)
     _held: dict[str, int] = field(default_factory=dict)
     _down: set[str] = field(default_factory=set)
@@ -86,6 +87,7 @@ class Watch:
                 self.say(f"{node['name']} is lost")
             for device in node["devices"]:
                 holder = str(device["holders"][0]["workload"]) if device["holders"] else ""
+                self.devices.add((node["name"], device["index"]))
                 self._device(node["name"], device["index"], holder)
                 if holder:
                     held[holder] = held.get(holder, 0) + 1
