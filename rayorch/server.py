@@ -28,6 +28,7 @@ from rayorch.actors.start import InstanceSettings, start_instance, stop_instance
 from rayorch.adapters.ray_emulation import EmulatedCluster, EmulationSpec
 from rayorch.adapters.ray_serve import ensure_serve_started
 from rayorch.config import ClusterDocument, QueueDocument, load_documents, load_profile
+from rayorch.core.admission import NodeShape
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.policy import Profile
 from rayorch.core.types import QueueSpec
@@ -68,6 +69,7 @@ class ServerSettings:
     serve_port: int | None = None
     levels: tuple[str, ...] = LEVELS
     queues: tuple[QueueSpec, ...] = field(default=())
+    pools: tuple[NodeShape, ...] = field(default=())
 
     @property
     def state_dir(self) -> Path:
@@ -97,7 +99,14 @@ class Server:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
             self._ours = True
         start_instance(
-            InstanceSettings(settings.profile, settings.state_dir, settings.instance, settings.levels, settings.queues)
+            InstanceSettings(
+                profile=settings.profile,
+                state_dir=settings.state_dir,
+                instance=settings.instance,
+                levels=settings.levels,
+                queues=settings.queues,
+                pools=settings.pools,
+            )
         )
         if settings.serve_port is not None:
             ensure_serve_started(settings.host, settings.serve_port)
@@ -198,7 +207,8 @@ def with_documents(settings: ServerSettings, files: list[Path]) -> ServerSetting
                 case ClusterDocument():
                     cluster = document.to_core()
                     levels = cluster.topology or settings.levels
-                    settings = replace(settings, profile=cluster.load_profile(), levels=levels)
+                    pools = tuple(pool.shape() for pool in cluster.pools)
+                    settings = replace(settings, profile=cluster.load_profile(), levels=levels, pools=pools)
                 case QueueDocument():
                     settings = replace(settings, queues=(*settings.queues, document.to_core()))
                 case _:

@@ -382,3 +382,21 @@ def test_the_documents_in_configs_are_good() -> None:
     for path in sorted(folder.glob("*.yaml")):
         if "apiVersion: rayorch/v1" in path.read_text(encoding="utf-8"):
             load_documents(path.read_bytes(), path.name)
+
+
+def test_a_pool_of_a_cluster_document_limits_what_it_names_and_nothing_else() -> None:
+    text = """
+apiVersion: rayorch/v1
+kind: Cluster
+metadata: {name: main}
+spec:
+  nodePools:
+    - {name: h100, match: {gpu: h100}, gpusPerNode: 8, maxNodes: 4}
+"""
+    (document,) = load_documents(text)
+    assert isinstance(document, ClusterDocument)
+    (pool,) = document.to_core().pools
+    shape = pool.shape()
+    assert (shape.max_count, shape.labels) == (4, (("gpu", "h100"),))
+    assert Resources.of({"GPU": 8, "CPU": 500, "memory": 1e12}).fits_in(shape.total)
+    assert not Resources.of({"GPU": 9}).fits_in(shape.total)

@@ -18,7 +18,7 @@ from rayorch.adapters.ray_nodes import drain_node, foreign_holders, observe_node
 from rayorch.core.admission import NodeShape
 from rayorch.core.errors import ClusterError
 from rayorch.core.events import NodeCordoned
-from rayorch.core.inventory import Inventory, InventoryChanges
+from rayorch.core.inventory import Inventory, InventoryChanges, with_pools
 from rayorch.core.types import GPU, NodeHealth, NodeId, NodeSpec, Resources
 
 log = logging.getLogger(__name__)
@@ -29,11 +29,13 @@ HOLDERS_PERIOD_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class InventorySettings:
-    """`levels`: topology levels from the outermost inwards. `period_s`: time between two looks at Ray."""
+    """`levels`: topology levels from the outermost inwards. `period_s`: time between two looks at Ray. `pools`: nodes
+    that can be had, whether or not they are there now."""
 
     instance: str = "main"
     levels: tuple[str, ...] = ("zone", "block", "rack")
     period_s: float = 1.0
+    pools: tuple[NodeShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class InventoryShell:
     @ray.method
     async def shapes(self) -> tuple[NodeShape, ...]:
         """Sizes of nodes, and how many there were at most: what a workload may hope for."""
-        return self._inventory.shapes()
+        return with_pools(self._inventory.shapes(), self._settings.pools)
 
     @ray.method
     async def ping(self) -> int:

@@ -29,6 +29,7 @@ from rayorch.actors.results import results_name
 from rayorch.actors.runner import RunnerSettings
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.adapters.ray_nodes import head_options
+from rayorch.core.admission import NodeShape
 from rayorch.core.errors import ClusterError
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeId, QueueId, QueueSpec
@@ -44,13 +45,14 @@ DEFAULT_QUEUE = QueueSpec(id=QueueId("default"))
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
     """`state_dir`: journal and logs, on a disk of the head that survives it. `levels`: topology, outermost first.
-    `queues` are created or brought up to date at every start."""
+    `queues` are created or brought up to date at every start. `pools`: nodes that an autoscaler could add."""
 
     profile: Profile
     state_dir: Path
     instance: str = "main"
     levels: tuple[str, ...] = ("zone", "block", "rack")
     queues: tuple[QueueSpec, ...] = field(default=())
+    pools: tuple[NodeShape, ...] = field(default=())
 
     @property
     def journal_path(self) -> Path:
@@ -67,7 +69,7 @@ def start_instance(settings: InstanceSettings) -> None:
     journal_id = None if find_or_none(queues_name(instance)) is not None else ensure_journal(settings.journal_path)
     queues = start_queue_owner(QueueSettings(str(settings.journal_path), instance, journal_id), **where)
     start_log_store(LogSettings(instance, str(settings.state_dir / "logs")), **where)
-    inventory = start_inventory(InventorySettings(instance, settings.levels), **where)
+    inventory = start_inventory(InventorySettings(instance, settings.levels, pools=settings.pools), **where)
     allocator_settings = AllocatorSettings(instance, start_deadline_s=settings.profile.start_deadline_s)
     allocator = start_allocator(allocator_settings, **where)
     ensure_coordinator()

@@ -28,6 +28,7 @@ from rayorch.config.fields import (
 )
 from rayorch.config.profile import ProfileSettings, load_profile
 from rayorch.config.text import load_yaml
+from rayorch.core.admission import NodeShape
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Json, Payload
 from rayorch.core.policy import Profile
@@ -50,6 +51,8 @@ WORKER = "worker"
 REPLICA = "replica"
 DRIVER = "driver"
 MAX_TEXT = 64 * 1024
+MANY_NODES = 10**6
+"""Stands for a pool without a declared maximum."""
 
 Version = Literal["rayorch/v1"]
 
@@ -132,6 +135,12 @@ class Pool:
     total: Resources
     max_count: int | None
     labels: tuple[tuple[str, str], ...]
+
+    def shape(self) -> NodeShape:
+        """What the door counts with. CPU and memory that the document does not name are not what limits a pool."""
+        unnamed = {name: MAX_UNITS for name in (CPU, "memory") if not self.total.units(name)}
+        most = MANY_NODES if self.max_count is None else self.max_count
+        return NodeShape(self.total + Resources.of_units(unnamed), most, self.labels)
 
 
 @dataclass(frozen=True, slots=True)

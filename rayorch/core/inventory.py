@@ -186,3 +186,15 @@ class Inventory:
                 now[shape] = now.get(shape, 0) + 1
         for shape, count in now.items():
             self._most[shape] = max(count, self._most.get(shape, 0))
+
+
+def with_pools(observed: tuple[NodeShape, ...], pools: tuple[NodeShape, ...]) -> tuple[NodeShape, ...]:
+    """What can exist: the declared pools at their maximum, and observed nodes that belong to none of them.
+
+    A node belongs to a pool whose labels it has and whose named amounts it does not exceed.
+    """
+    return (*pools, *(shape for shape in observed if not any(_belongs(shape, pool) for pool in pools)))
+
+
+def _belongs(shape: NodeShape, pool: NodeShape) -> bool:
+    return set(pool.labels) <= set(shape.labels) and all(shape.total.units(name) <= n for name, n in pool.total)

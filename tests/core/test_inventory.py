@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rayorch.core.admission import NodeShape
 from rayorch.core.events import NodeCordoned
-from rayorch.core.inventory import Inventory
+from rayorch.core.inventory import Inventory, with_pools
 from rayorch.core.types import NodeHealth, NodeId, Resources
 from tests.build import gpus, node
 
@@ -124,3 +124,11 @@ def test_a_copy_of_a_former_life_is_replaced_as_a_whole() -> None:
     new.observe((node("n2"),), 9.0)
     changes = new.changes_since(old.version)
     assert changes.full and [n.id for n in changes.nodes] == [N2]
+
+
+def test_a_declared_pool_stands_for_its_nodes_and_the_others_stay() -> None:
+    big, small = Resources.of({"GPU": 8, "CPU": 64}), Resources.of({"CPU": 4})
+    seen = (NodeShape(big, 2, (("gpu", "h100"),)), NodeShape(small, 1, ()))
+    pool = NodeShape(Resources.of({"GPU": 8, "CPU": 1000}), 10, (("gpu", "h100"),))
+    assert with_pools(seen, (pool,)) == (pool, seen[1])
+    assert with_pools(seen, ()) == seen
