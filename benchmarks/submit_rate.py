@@ -12,11 +12,13 @@ another benchmark's matter. A submission counts when it was acknowledged, which 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import ray
 
 from benchmarks.harness import Running, arguments, gpu_nodes, percentile, rayorch_up, report, say, waiting_job
@@ -76,20 +78,55 @@ async def through_actor(count: int) -> tuple[float, float]:
     return batched, await rate(count // 4, SINGLES_UNDER_WAY, single)
 
 
+class Connections:
+    """Kept-open HTTP connections, as lean as possible: the client runs on the cores that it measures."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname, parts.port
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection(self._host, self._port)
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """(status, body) of the answer. An idle connection that the server has closed is replaced."""
+        head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        reader, writer = await self._connection()
+        writer.write(request)
+        header = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"(?i)content-length: (\d+)", header)[1])  # type: ignore[index]
+        answer = await reader.readexactly(length)
+        self._idle.append((reader, writer))
+        return int(header.split(b" ", 2)[1]), answer
+
+    def close(self) -> None:
+        """Close what is idle."""
+        for _, writer in self._idle:
+            writer.close()
+
+
 async def through_http(url: str, per_s: int, seconds: int) -> list[float]:
     """Latencies [s] of an open loop. AssertionError when a submission was not accepted."""
-    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=ANSWER_TIMEOUT_S) as client:
+    connections = Connections(url)
 
-        async def one(name: str, due_s: float) -> float:
-            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            answer = await client.post("/api/v1/workloads", json=document(name))
-            assert answer.status_code == 201, answer.text
-            return time.perf_counter() - due_s
+    async def one(name: str, due_s: float) -> float:
+        await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+        status, answer = await connections.post("/api/v1/workloads", json.dumps(document(name)).encode())
+        assert status == 201, answer
+        return time.perf_counter() - due_s
 
-        await asyncio.gather(*(one(f"warm-{i}", time.perf_counter()) for i in range(20)))
-        began = time.perf_counter() + 0.5
-        return await asyncio.gather(*(one(f"http-{i}", began + i / per_s) for i in range(per_s * seconds)))
+    await asyncio.gather(*(one(f"warm-{i}", time.perf_counter()) for i in range(20)))
+    began = time.perf_counter() + 0.5
+    latencies = await asyncio.gather(*(one(f"http-{i}", began + i / per_s) for i in range(per_s * seconds)))
+    connections.close()
+    return latencies
 
 
 def measure(running: Running, count: int, seconds: int) -> dict[str, float]:
