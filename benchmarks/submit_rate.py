@@ -7,6 +7,7 @@ another benchmark's matter. A submission counts when it was acknowledged, which 
     actor_single_per_s  one call each, 100 under way: they share fsyncs only by coming together
     http_p99_ms         POST /api/v1/workloads at 100/s, open loop: each is sent at its time, whatever the others do,
                         and its latency counts from that time
+    client_late_p99_ms  how late the client woke up to send: a busy machine shows here
 """
 
 from __future__ import annotations
@@ -112,21 +113,22 @@ class Connections:
             writer.close()
 
 
-async def through_http(url: str, per_s: int, seconds: int) -> list[float]:
-    """Latencies [s] of an open loop. AssertionError when a submission was not accepted."""
+async def through_http(url: str, per_s: int, seconds: int) -> tuple[list[float], list[float]]:
+    """Latencies [s] of an open loop, and how late the client itself was. AssertionError when one was not accepted."""
     connections = Connections(url)
 
-    async def one(name: str, due_s: float) -> float:
+    async def one(name: str, due_s: float) -> tuple[float, float]:
         await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+        late_s = time.perf_counter() - due_s
         status, answer = await connections.post("/api/v1/workloads", json.dumps(document(name)).encode())
         assert status == 201, answer
-        return time.perf_counter() - due_s
+        return time.perf_counter() - due_s, late_s
 
     await asyncio.gather(*(one(f"warm-{i}", time.perf_counter()) for i in range(20)))
     began = time.perf_counter() + 0.5
-    latencies = await asyncio.gather(*(one(f"http-{i}", began + i / per_s) for i in range(per_s * seconds)))
+    measured = await asyncio.gather(*(one(f"http-{i}", began + i / per_s) for i in range(per_s * seconds)))
     connections.close()
-    return latencies
+    return [latency_s for latency_s, _ in measured], [late_s for _, late_s in measured]
 
 
 def measure(running: Running, count: int, seconds: int) -> dict[str, float]:
@@ -137,7 +139,7 @@ def measure(running: Running, count: int, seconds: int) -> dict[str, float]:
         request = CordonRequest(NodeId(node), "all workloads of this benchmark wait")
         assert ray.get(owner.cordon.remote(request), timeout=ANSWER_TIMEOUT_S).accepted
     say(f"100 submissions a second through {running.gateway_url} for {seconds} s")
-    latencies = asyncio.run(through_http(running.gateway_url, 100, seconds))
+    latencies, late = asyncio.run(through_http(running.gateway_url, 100, seconds))
     say(f"{count} submissions through the queue actor")
     batched, single = asyncio.run(through_actor(count))
     status = ray.get(owner.status.remote(), timeout=ANSWER_TIMEOUT_S)
@@ -148,6 +150,7 @@ def measure(running: Running, count: int, seconds: int) -> dict[str, float]:
         "actor_single_per_s": single,
         "http_p50_ms": percentile(latencies, 0.5) * 1000,
         "http_max_ms": max(latencies) * 1000,
+        "client_late_p99_ms": percentile(late, 0.99) * 1000,
     }
 
 
