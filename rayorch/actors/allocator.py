@@ -30,6 +30,7 @@ from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
 from rayorch.core.allocations import AllocationChanges, Allocations
 from rayorch.core.errors import ClusterError, StalePlanError
 from rayorch.core.reports import SeatInUse
+from rayorch.core.requests import AttemptRef
 from rayorch.core.types import GPU, Allocation, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, group_name
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,11 @@ class AllocatorShell:
     async def changes_since(self, version: int) -> tuple[AllocationChanges, bool]:
         """What changed after `version`, and whether the books have been compared with the world since the restart."""
         return self._books.changes_since(version), self._synced
+
+    @ray.method
+    async def held(self, attempt: AttemptRef) -> Allocation | None:
+        """What one attempt holds, None when that is nothing."""
+        return self._books.allocations.get((attempt.workload, attempt.attempt))
 
     @ray.method
     async def ping(self) -> int:

@@ -61,6 +61,8 @@ class RayCluster:
         self._allocator: Any = None
         self._coordinator: Any = None
         self._sent_demand: tuple[GangDemand, ...] | None = None
+        self._demand_call: Any = None
+        self._demand_sent_s = 0.0
         self._versions = Versions(0, -1, -1)
         self.queue_specs: dict[QueueId, QueueSpec] = {}
         self.workloads: dict[WorkloadId, Workload] = {}
@@ -143,8 +145,7 @@ class RayCluster:
             self._pushed_cordons = dict(self._cordons)
         stale = time.monotonic() - self._shapes_pushed_s > SHAPES_PERIOD_S
         if stale or self._pushed_shapes != self._versions.inventory:
-            shapes = _answers([self._inventory.shapes.remote()])[0]
-            self._queues.set_capacity.remote(shapes)
+            self._queues.set_capacity.remote(self._inventory.shapes.remote())  # Ray passes the answer on
             self._pushed_shapes, self._shapes_pushed_s = self._versions.inventory, time.monotonic()
         served = self._served()
         if served != self._pushed_served:
@@ -168,9 +169,13 @@ class RayCluster:
     # ------------------------------------------------------------ acting
 
     def commit(self, plan: Plan) -> tuple[Outcome, ...]:
-        """Commit the plan's decisions: what frees room first, then starts, all of one kind in one round of calls."""
+        """Commit the plan's decisions: what frees room first, then starts, all of one kind in one round of calls.
+
+        The demand for capacity goes out last: nobody on this cluster waits for it.
+        """
         outcomes: dict[int, Outcome] = {}
         starts: list[tuple[int, Start]] = []
+        scales: list[tuple[int, Scale]] = []
         for index, decision in enumerate(plan.decisions):
             match decision:
                 case Start():
@@ -180,13 +185,14 @@ class RayCluster:
                 case Resize():
                     outcomes[index] = self._resize(decision)
                 case Scale():
-                    outcomes[index] = self._demand(decision)
+                    scales.append((index, decision))
                 case Cordon():
                     request = CordonRequest(decision.node, decision.reason)
                     outcomes[index] = _outcome(decision, self._reply(self._queues.cordon, request))
                 case Reserve():
                     outcomes[index] = Outcome(decision, True)  # a promise within the plan; nothing to carry out
         outcomes.update(self._start(starts, plan.versions))
+        outcomes.update((index, self._demand(scale)) for index, scale in scales)
         return tuple(outcomes[index] for index in sorted(outcomes))
 
     def _reply(self, method: Any, request: object) -> Reply:
@@ -250,16 +256,34 @@ class RayCluster:
         return _outcome(resize, reply)
 
     def _demand(self, scale: Scale) -> Outcome:
-        """Tell Ray's autoscaler about whole gangs, held and wanted, if that has changed."""
+        """Tell Ray's autoscaler about whole gangs, held and wanted, if that has changed.
+
+        The turn does not wait for the answer; a call that failed is made again in a later turn.
+        """
+        if self._demand_call is not None and not self._demand_taken(self._demand_call):
+            return Outcome(scale, True)
         gangs = (*scale.held, *scale.wanted)
         if gangs != self._sent_demand:
             bundles = [bundle.to_floats() for gang in gangs for bundle in gang.bundles]
-            try:
-                _answers([self._coordinator.set_gang_demand.remote(bundles, [{} for _ in bundles])])
-            except ClusterError as error:
-                return Outcome(scale, False, str(error))
+            self._demand_call = self._coordinator.set_gang_demand.remote(bundles, [{} for _ in bundles])
+            self._demand_sent_s = time.monotonic()
             self._sent_demand = gangs
         return Outcome(scale, True)
+
+    def _demand_taken(self, call: Any) -> bool:
+        """Whether the last demand has been answered, or given up: then the next one may go out."""
+        try:
+            ray.get(call, timeout=0)
+        except ray.exceptions.GetTimeoutError:
+            if time.monotonic() - self._demand_sent_s < CALL_TIMEOUT_S:
+                return False
+            log.warning("the demand for capacity was not taken within %.0f s", CALL_TIMEOUT_S)
+            self._sent_demand = None
+        except ray.exceptions.RayError as error:
+            log.warning("the demand for capacity was not taken: %s", error)
+            self._sent_demand = None
+        self._demand_call = None
+        return True
 
 
 def _outcome(decision: Decision, reply: Reply) -> Outcome:

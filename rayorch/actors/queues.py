@@ -20,6 +20,7 @@ from rayorch.actors.journal import Journal
 from rayorch.actors.names import NAMESPACE, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.actors.report_pacing import PACED, ReportPacer
+from rayorch.actors.waiting import Waiters
 from rayorch.core.codec import FORMAT_VERSION
 from rayorch.core.decisions import Stop
 from rayorch.core.errors import RayorchError, SpecError, StalePlanError
@@ -42,6 +43,7 @@ from rayorch.core.requests import (
     StartRequest,
     SubmitResult,
     UncordonRequest,
+    WaitRequest,
     WorkloadPage,
     refusal,
 )
@@ -53,6 +55,10 @@ REPORT_PERIOD_S = 1.0
 """Of one attempt's steps, and of its demand, at most one record in this time is written: the newest."""
 
 MAX_SUBMISSIONS = 10_000
+MAX_CALLS = 10_000
+"""Calls at once: each workload that somebody waits for is one open call."""
+MAX_WAIT_S = 60.0
+"""The longest that one call waits for a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class QueueShell:
         self._shapes: tuple[NodeShape, ...] = ()
         self._poker = Poker(poke or controller_sender(settings.instance))
         self._pacer = ReportPacer(REPORT_PERIOD_S)
+        self._waiters = Waiters()
         self._flush: asyncio.Task[None] | None = None
         self._order: tuple[int, list[Place]] = (-1, [])
         self._clock = clock
@@ -112,6 +119,7 @@ class QueueShell:
     def _on_durable(self, events: tuple[Event, ...]) -> None:
         if any(_matters(event) for event in events):
             self._poker.poke()
+        self._waiters.wake(events)
 
     async def _command(self, check: Callable[[Stage], tuple[Event, ...]], settle: AttemptRef | None = None) -> Reply:
         """Check against the newest state, journal what follows, answer.
@@ -135,7 +143,7 @@ class QueueShell:
     @ray.method
     async def submit(self, spec: WorkloadSpec) -> SubmitResult:
         """Accept a workload or say which field is wrong; a repeat of the same spec is accepted."""
-        return (await self._submit((spec,)))[0]
+        return (await self._submit((spec,), tell=True))[0]
 
     @ray.method
     async def submit_many(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
@@ -144,9 +152,9 @@ class QueueShell:
             raise SpecError("specs", f"at most {MAX_SUBMISSIONS} at once, got {len(specs)}")
         return await self._submit(specs)
 
-    async def _submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
+    async def _submit(self, specs: tuple[WorkloadSpec, ...], tell: bool = False) -> tuple[SubmitResult, ...]:
         try:
-            return await self._tree.run(lambda stage: tuple(_admit(stage, spec) for spec in specs))
+            return await self._tree.run(lambda stage: tuple(_admit(stage, spec, tell) for spec in specs))
         except RayorchError as error:
             return tuple(SubmitResult(spec.id, refusal(error)) for spec in specs)
 
@@ -276,6 +284,18 @@ class QueueShell:
             return tree.workloads.get(workload)
 
     @ray.method
+    async def wait(self, request: WaitRequest) -> Workload | None:
+        """The workload once it has come as far as asked, or as it is after `wait_s` (at most MAX_WAIT_S)."""
+        give_up_s = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
+        while True:
+            async with self._tree.reading() as tree:
+                workload = tree.workloads.get(request.workload)
+            left_s = give_up_s - time.monotonic()
+            if workload is None or request.met(workload) or left_s <= 0:
+                return workload
+            await self._waiters.next_change(request.workload, left_s)
+
+    @ray.method
     async def list_workloads(self, request: ListRequest) -> WorkloadPage:
         """A page of workloads in the order of submission. SpecError for a wrong limit or cursor."""
         async with self._tree.reading() as tree:
@@ -347,14 +367,15 @@ QueueActor = ray.remote(QueueShell)
 # ---------------------------------------------------------------- parts of commands and questions
 
 
-def _admit(stage: Stage, spec: WorkloadSpec) -> SubmitResult:
+def _admit(stage: Stage, spec: WorkloadSpec, tell: bool) -> SubmitResult:
+    """What becomes of one submission; `tell`: with the workload as it is then."""
     try:
         stage.take(stage.tree.submit(spec, stage.now_s))
     except RayorchError as error:
         if stage.broken:
             raise
         return SubmitResult(spec.id, refusal(error))
-    return SubmitResult(spec.id, ACCEPTED)
+    return SubmitResult(spec.id, ACCEPTED, stage.tree.workloads[spec.id] if tell else None)
 
 
 def _reported(stage: Stage, request: ReportRequest) -> tuple[Event, ...]:
@@ -397,6 +418,7 @@ def start_queue_owner(settings: QueueSettings, **options: Any) -> Any:
         lifetime="detached",
         get_if_exists=True,
         num_cpus=0,
+        max_concurrency=MAX_CALLS,
         max_restarts=-1,
         max_task_retries=-1,  # every method may be repeated, and there are no more repeats than restarts
         **options,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rayorch.client.address import read_state
 from rayorch.client.errors import GangLostError
-from rayorch.client.handle import ENDED, WorkloadHandle
-from rayorch.client.transport import Http, JsonObject
+from rayorch.client.handle import ENDED, WAIT_S, WorkloadHandle
+from rayorch.client.transport import Http
 from rayorch.core.errors import ClusterError, RayorchError
 
 if TYPE_CHECKING:
@@ -43,27 +44,35 @@ class GangLease:
     def __enter__(self) -> PlacementGroup:
         """Wait for the gang; TimeoutError when it is not there in time, and then nothing is left in the queue."""
         try:
-            self.workload.wait(self._timeout_s, until="running")
             return self._group(self._when_ready())
         except BaseException:
             self._end("the client gave up waiting")
             raise
 
     def _when_ready(self) -> str:
-        """The id of the group, once its seats exist. Heartbeats begin with the attempt, not with the group."""
+        """The id of the group, once its seats exist. Heartbeats begin with the attempt, not with the group.
+
+        One question is answered with the group if it can be had at once. Else the next one waits for the attempt,
+        and then short ones for the group, so that an attempt is never without signs of life for long.
+        """
+        deadline_s = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        until, patience_s = "ready", RENEW_S
         while True:
-            info = self.workload.info()
+            left_s = patience_s if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            info = self.workload.look(until, min(patience_s, left_s))
             state = str(info["state"])
             if state in ENDED:
                 raise GangLostError(f"{self.workload.id} ended before it was ready: {info['reason']}")
-            attempt = int(str(info["attempt"]))
-            if state == "RUNNING" and attempt != self._attempt:
-                self._attempt = attempt
+            if state == "RUNNING":
+                self._attempt = int(str(info["attempt"]))
                 self._start_heartbeats()
-            group = _group_id(info)
-            if state == "RUNNING" and group:
-                return group
-            self._over.wait(READY_POLL_S)
+                if group := info.get("groupId"):
+                    return str(group)
+                if info["readyAt"] is not None:  # the allocator is being started again, and will know its group
+                    self._over.wait(READY_POLL_S)
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                raise TimeoutError(f"{self.workload.id} is {state} after {self._timeout_s} s; explain() says why")
+            until, patience_s = ("running", WAIT_S) if state == "PENDING" else ("ready", RENEW_S)
 
     def _start_heartbeats(self) -> None:
         if self._thread is None:
@@ -117,16 +126,6 @@ class GangLease:
         except ClusterError as error:
             # Without signs of life the lease lapses, so nothing is leaked.
             log.warning("%s could not be given back at once: %s", self.workload.id, error)
-
-
-def _group_id(info: JsonObject) -> str:
-    """The group that all members share, empty until each has its seat."""
-    members = info.get("members")
-    if not isinstance(members, list) or not members:
-        return ""
-    base = [m for m in members if isinstance(m, dict) and m["surplus"] == 0]
-    ready = base and all(m["phase"] == "ready" and m["groupId"] for m in base)
-    return str(base[0]["groupId"]) if ready else ""
 
 
 def _ray_address() -> str:

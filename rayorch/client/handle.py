@@ -68,12 +68,15 @@ class WorkloadHandle:
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while True:
             left_s = WAIT_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-            params: Params = {"until": until, "timeout": min(WAIT_S, left_s)}
-            state = str(self._http.call("GET", f"{self._path}/wait", params=params)["state"])
+            state = str(self.look(until, min(WAIT_S, left_s))["state"])
             if state in ENDED or (until == "running" and state in STARTED):
                 return state
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 raise TimeoutError(f"{self.id} is {state} after {timeout} s; explain() says why")
+
+    def look(self, until: str, within_s: float) -> JsonObject:
+        """One long poll: what is known of it once it has come that far (running, ready, ended), or after that time."""
+        return self._http.call("GET", f"{self._path}/wait", params={"until": until, "timeout": within_s})
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What the function raised, WorkloadFailedError for a command, None after success.

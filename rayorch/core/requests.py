@@ -7,6 +7,7 @@ is wrong and a sentence), so that a caller on the other side of a process bounda
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rayorch.core.decisions import Resize, Start
 from rayorch.core.errors import AdmissionError, RayorchError, SpecError
@@ -92,10 +93,14 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class SubmitResult:
-    """What became of one submission of a batch; `reply.accepted` is true for a repeat of the same spec too."""
+    """What became of one submission; `reply.accepted` is true for a repeat of the same spec too.
+
+    `now`: the accepted workload as it is then, with a single submission only.
+    """
 
     workload: WorkloadId
     reply: Reply
+    now: Workload | None = None
 
 
 ACCEPTED = Reply(accepted=True)
@@ -111,6 +116,46 @@ def refusal(error: RayorchError) -> Reply:
 
 
 # ---------------------------------------------------------------- questions
+
+
+class Until(StrEnum):
+    """What to wait for. An ended workload is waited for no longer, whatever was asked."""
+
+    RUNNING = "running"
+    """An attempt runs."""
+    READY = "ready"
+    """An attempt runs and its work has begun."""
+    ENDED = "ended"
+    """It is over."""
+    CHANGED = "changed"
+    """Its state or attempt is another one than was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRequest:
+    """A long poll: answer when the workload has come that far, and after `wait_s` as it is then.
+
+    `seen`: (state, attempt), for CHANGED.
+    """
+
+    workload: WorkloadId
+    until: Until
+    wait_s: float
+    seen: tuple[State, int] | None = None
+
+    def met(self, workload: Workload) -> bool:
+        """Whether there is nothing to wait for."""
+        if workload.state.terminal:
+            return True
+        match self.until:
+            case Until.RUNNING:
+                return workload.state is State.RUNNING
+            case Until.READY:
+                return workload.state is State.RUNNING and workload.ready_s is not None
+            case Until.CHANGED:
+                return (workload.state, workload.attempt) != self.seen
+            case Until.ENDED:
+                return False
 
 
 @dataclass(frozen=True, slots=True)

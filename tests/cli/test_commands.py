@@ -95,7 +95,7 @@ def test_ps_in_a_pipe_is_plain_columns_without_boxes_and_colours(run: Run, backe
     )
     backend.advance(running, State.RUNNING)
     member = Member("worker", 0, next(iter(backend.nodes)), Resources.of({"GPU": 1}), phase=MemberPhase.READY)
-    backend.held[WorkloadId(running)] = Allocation(WorkloadId(running), 1, (member,), 0, 0)
+    backend.seats[WorkloadId(running)] = Allocation(WorkloadId(running), 1, (member,), 0, 0)
     done = run("ps")
     heading, first, second = done.stdout.splitlines()
     assert heading.split() == ["ID", "KIND", "QUEUE", "PRI", "GANG", "STATE", "AGE", "RUN", "RESTARTS", "NODES/REASON"]

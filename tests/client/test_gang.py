@@ -30,7 +30,7 @@ def _start(backend: FakeBackend) -> WorkloadId:
     members = tuple(
         Member("worker", n, NodeId("n"), Resources.of({"GPU": 1}), 0, n, MemberPhase.READY, GROUP) for n in range(2)
     )
-    backend.held[workload] = Allocation(workload, 1, members, 0.0, 0.0)
+    backend.seats[workload] = Allocation(workload, 1, members, 0.0, 0.0)
     return workload
 
 

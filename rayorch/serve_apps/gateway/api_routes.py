@@ -33,9 +33,10 @@ from rayorch.core.requests import (
     ListRequest,
     Reply,
     UncordonRequest,
+    Until,
     WorkloadFilter,
 )
-from rayorch.core.types import Kind, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Kind, MemberPhase, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import Overview, WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output, wait_for
@@ -107,7 +108,7 @@ class ApiRoutes:
         spec = _workload_spec(document)
         (result,) = await self._backend.submit((spec,))
         raise_unless_accepted(result.reply)
-        known = await self._known(spec.id)
+        known = result.now or await self._known(spec.id)
         return JSONResponse(workload_json(known), 201, {"Location": f"/api/v1/workloads/{spec.id}"})
 
     async def submit_batch(self, request: Request) -> Response:
@@ -173,12 +174,23 @@ class ApiRoutes:
     async def wait(
         self, workload: str, until: str = "ended", timeout: Annotated[float, Query(ge=0, le=3600)] = 30.0
     ) -> Response:
-        """Answer when it has ended (`until=running`: or runs), or after `timeout` seconds with what it is then."""
-        if until not in ("ended", "running"):
-            raise SpecError("until", f"must be ended or running, got {until!r}")
+        """Answer as soon as it has ended (`until=running`: or runs; `ready`: or its work has begun, with the id of its
+        group), or after `timeout` seconds with what it is then."""
+        words = {word.value: word for word in (Until.ENDED, Until.RUNNING, Until.READY)}
+        if until not in words:
+            raise SpecError("until", f"must be one of {', '.join(words)}, got {until!r}")
         timeout = min(timeout, self._settings.max_wait_s)
-        known = await wait_for(self._backend, WorkloadId(workload), until == "running", timeout, self._settings.poll_s)
-        return JSONResponse(workload_json(known))
+        known = await wait_for(self._backend, WorkloadId(workload), words[until], timeout)
+        group = await self._group_of(known) if words[until] is Until.READY else None
+        return JSONResponse(workload_json(known, group_id=group))
+
+    async def _group_of(self, known: Workload) -> str | None:
+        """The id of the group of a gang's minimum, None before it is ready."""
+        if known.state is not State.RUNNING or known.ready_s is None:
+            return None
+        held = await self._backend.held(AttemptRef(known.id, known.attempt))
+        base = [m for m in held.members if m.surplus == 0] if held is not None else []
+        return base[0].group_id if base and all(m.phase is MemberPhase.READY for m in base) else None
 
     async def cancel(self, workload: str, request: Request) -> Response:
         """Ask for its end; asking again changes nothing."""

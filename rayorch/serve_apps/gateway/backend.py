@@ -18,9 +18,10 @@ from rayorch.core.requests import (
     Reply,
     SubmitResult,
     UncordonRequest,
+    WaitRequest,
     WorkloadPage,
 )
-from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Allocation, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview
 
 
@@ -37,6 +38,14 @@ class Backend(Protocol):
 
     async def workload(self, workload: WorkloadId) -> Workload | None:
         """The newest state of one, None when there is none of that id."""
+        ...
+
+    async def wait(self, request: WaitRequest) -> Workload | None:
+        """The workload once it has come as far as asked, or as it is after `wait_s`; None when there is none."""
+        ...
+
+    async def held(self, attempt: AttemptRef) -> Allocation | None:
+        """The seats of an attempt, at least as new as anything that was heard of it."""
         ...
 
     async def workloads(self, request: ListRequest) -> WorkloadPage:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.decisions import Wait
@@ -19,6 +21,7 @@ from rayorch.core.requests import (
     Reply,
     SubmitResult,
     UncordonRequest,
+    WaitRequest,
     WorkloadPage,
 )
 from rayorch.core.snapshot import Versions
@@ -37,6 +40,8 @@ from rayorch.core.types import (
 from rayorch.core.views import ExplainView, LogChunk, NodeRow, Overview, QueueRow, WorkloadRow
 
 DEFAULT = QueueSpec(QueueId("default"))
+LOOK_S = 0.005
+"""Between two looks of a long poll: its user moves the states from another thread."""
 
 
 @dataclass
@@ -50,7 +55,7 @@ class FakeBackend:
     nodes: dict[NodeId, NodeSpec] = field(default_factory=dict)
     known: dict[WorkloadId, Workload] = field(default_factory=dict)
     waits: dict[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
-    held: dict[WorkloadId, Allocation] = field(default_factory=dict)
+    seats: dict[WorkloadId, Allocation] = field(default_factory=dict)
     journal: list[Event] = field(default_factory=list)
     packages: dict[str, bytes] = field(default_factory=dict)
     results: dict[WorkloadId, bytes] = field(default_factory=dict)
@@ -79,7 +84,8 @@ class FakeBackend:
 
     async def submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
         """Known queue, free id: accepted."""
-        return tuple(SubmitResult(spec.id, self._submit(spec)) for spec in specs)
+        results = tuple(SubmitResult(spec.id, self._submit(spec)) for spec in specs)
+        return tuple(replace(r, now=self.known[r.workload]) if r.reply.accepted else r for r in results)
 
     def _submit(self, spec: WorkloadSpec) -> Reply:
         before = self.known.get(spec.id)
@@ -105,6 +111,19 @@ class FakeBackend:
         """From memory."""
         return self.known.get(workload)
 
+    async def wait(self, request: WaitRequest) -> Workload | None:
+        """As soon as its user has moved the state that far."""
+        give_up_s = time.monotonic() + request.wait_s
+        while True:
+            known = self.known.get(request.workload)
+            if known is None or request.met(known) or time.monotonic() >= give_up_s:
+                return known
+            await asyncio.sleep(LOOK_S)
+
+    async def held(self, attempt: AttemptRef) -> Allocation | None:
+        """What its user put into `seats`."""
+        return self.seats.get(attempt.workload)
+
     async def workloads(self, request: ListRequest) -> WorkloadPage:
         """In the order of submission; the cursor is an offset."""
         found = [w for w in self.known.values() if request.filter.matches(w)]
@@ -118,10 +137,10 @@ class FakeBackend:
     def _row(self, workload: Workload) -> WorkloadRow:
         pending = [w.id for w in self.known.values() if w.state is State.PENDING]
         position = pending.index(workload.id) + 1 if workload.id in pending else None
-        return WorkloadRow(workload, position, self.waits.get(workload.id, ()), None, self.held.get(workload.id))
+        return WorkloadRow(workload, position, self.waits.get(workload.id, ()), None, self.seats.get(workload.id))
 
     async def explain(self, workload: WorkloadId) -> ExplainView | None:
-        """What the test put into `waits` and `held`."""
+        """What the test put into `waits` and `seats`."""
         known = self.known.get(workload)
         if known is None:
             return None

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+from rayorch.core.requests import Until, WaitRequest
 from rayorch.core.types import State, Workload, WorkloadId
 from rayorch.core.views import ExplainView, Overview, WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
@@ -13,6 +14,8 @@ from rayorch.serve_apps.gateway.problems import NotFoundError
 from rayorch.serve_apps.gateway.settings import GatewaySettings
 
 NOTE = "[rayorch] "
+LONG_POLL_S = 20.0
+"""The longest single question for a change: an owner that died meanwhile is noticed after this time."""
 
 
 class RecentOverview:
@@ -39,20 +42,17 @@ class RecentOverview:
         return next((row for row in view.workloads if row.workload.id == workload), None)
 
 
-async def wait_for(
-    backend: Backend, workload: WorkloadId, running_is_enough: bool, timeout_s: float, poll_s: float
-) -> Workload:
-    """The workload when it has ended (or runs, if that is enough), or as it is after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
+async def wait_for(backend: Backend, workload: WorkloadId, until: Until, timeout_s: float) -> Workload:
+    """The workload when it has come that far or ended, or as it is after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
     while True:
-        known = await backend.workload(workload)
+        left_s = max(0.0, deadline_s - time.monotonic())
+        request = WaitRequest(workload, until, min(left_s, LONG_POLL_S))
+        known = await backend.wait(request)
         if known is None:
             raise NotFoundError(f"there is no workload {workload}")
-        reached = known.state.terminal or (running_is_enough and known.state is State.RUNNING)
-        left = deadline - time.monotonic()
-        if reached or left <= 0:
+        if request.met(known) or left_s <= LONG_POLL_S:
             return known
-        await asyncio.sleep(min(poll_s, left))
 
 
 async def follow_output(
@@ -81,7 +81,12 @@ async def follow_output(
                 yield note
         if known.state.terminal and output.complete(known):
             return
-        await asyncio.sleep(max(0.0, settings.poll_s - (time.monotonic() - began_s)))
+        pause_s = max(0.0, settings.poll_s - (time.monotonic() - began_s))
+        if known.state.terminal or output.reads(known):
+            await asyncio.sleep(pause_s)
+        else:  # nothing can come before the next attempt: only a change of state, or the next note, is news
+            pause_s = max(pause_s, notebook.next_in_s() if notes else LONG_POLL_S)
+            await backend.wait(WaitRequest(workload, Until.CHANGED, pause_s, (known.state, known.attempt)))
 
 
 class _Output:
@@ -121,6 +126,10 @@ class _Output:
             self._over = True  # its runner died without saying that this was all
         return chunk.text
 
+    def reads(self, known: Workload) -> bool:
+        """Whether output may come without a change of the workload's state."""
+        return bool(self._attempt) and not (self._over and self._attempt == known.attempt)
+
     def complete(self, known: Workload) -> bool:
         """Whether the last attempt's log has been read."""
         return self._attempt == known.attempt and (self._over or not self._attempt)
@@ -137,6 +146,10 @@ class _Notebook:
 
     def due(self) -> bool:
         return time.monotonic() - self._said_s >= self._least_s
+
+    def next_in_s(self) -> float:
+        """Time until `due`."""
+        return max(0.0, self._least_s - (time.monotonic() - self._said_s))
 
     def waiting(self, view: ExplainView) -> str:
         """Where it stands in the queue and why, empty when that was said already."""

@@ -34,8 +34,13 @@ def wait_json(wait: Wait) -> dict[str, Json]:
     }
 
 
-def workload_json(workload: Workload, row: WorkloadRow | None = None, node_names: dict[str, str] | None = None) -> Json:
-    """A workload; with `row`, also its place in the queue and its nodes."""
+def workload_json(
+    workload: Workload,
+    row: WorkloadRow | None = None,
+    node_names: dict[str, str] | None = None,
+    group_id: str | None = None,
+) -> Json:
+    """A workload; with `row`, also its place in the queue and its nodes; with `group_id`, its placement group."""
     spec = workload.spec
     result: dict[str, Json] = {
         "id": spec.id,
@@ -77,6 +82,8 @@ def workload_json(workload: Workload, row: WorkloadRow | None = None, node_names
         result["checkpoint"] = {"step": saved.step, "uri": saved.uri, "committedAt": saved.committed_s}
     if (demand := workload.demand) is not None:
         result["demand"] = {"ongoing": demand.ongoing, "queued": demand.queued, "reportedAt": demand.reported_s}
+    if group_id is not None:
+        result["groupId"] = group_id
     if row is not None:
         result["position"] = row.position
         result["estimatedStartAt"] = row.estimate_s

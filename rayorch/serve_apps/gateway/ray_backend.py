@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from rayorch.actors.names import controller_name, find, logs_name, queues_name
+from rayorch.actors.names import allocator_name, controller_name, find, logs_name, queues_name
 from rayorch.actors.packages import package_exists, store_package
 from rayorch.actors.results import ResultSettings, results_name, start_result_store
 from rayorch.core.errors import ClusterError, RayorchError
@@ -27,9 +27,10 @@ from rayorch.core.requests import (
     Reply,
     SubmitResult,
     UncordonRequest,
+    WaitRequest,
     WorkloadPage,
 )
-from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Allocation, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview
 
 log = logging.getLogger(__name__)
@@ -57,11 +58,15 @@ class RayBackend:
             self._handles[name] = find(name)
         return self._handles[name]
 
-    async def _call(self, name: str, method: str, *arguments: object) -> Any:
-        """Ask an actor; ClusterError when it does not answer, the owner's own error when it refuses."""
+    async def _call(self, name: str, method: str, *arguments: object, wait_s: float = 0.0) -> Any:
+        """Ask an actor; ClusterError when it does not answer, the owner's own error when it refuses.
+
+        `wait_s`: how long it was asked to wait before it answers.
+        """
         try:
             handle = self._actor(name)
-            return await asyncio.wait_for(_awaited(getattr(handle, method).remote(*arguments)), CALL_TIMEOUT_S)
+            answer = _awaited(getattr(handle, method).remote(*arguments))
+            return await asyncio.wait_for(answer, wait_s + CALL_TIMEOUT_S)
         except RayTaskError as error:
             if isinstance(error.cause, RayorchError):
                 raise error.cause from error
@@ -72,8 +77,8 @@ class RayBackend:
         except RayError as error:
             raise ClusterError(f"{name}: {error}") from error
 
-    async def _owner(self, method: str, *arguments: object) -> Any:
-        return await self._call(queues_name(self._instance), method, *arguments)
+    async def _owner(self, method: str, *arguments: object, wait_s: float = 0.0) -> Any:
+        return await self._call(queues_name(self._instance), method, *arguments, wait_s=wait_s)
 
     async def _changes_since(self, version: int, renewals: int) -> QueueChanges:
         changes: QueueChanges = await self._owner("changes_since", (version, renewals))
@@ -82,8 +87,12 @@ class RayBackend:
     # ------------------------------------------------------------ workloads
 
     async def submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
-        """One journal write for all."""
-        results: tuple[SubmitResult, ...] = await self._owner("submit_many", specs)
+        """One journal write for all. A single one is answered with the workload, which saves asking for it."""
+        results: tuple[SubmitResult, ...]
+        if len(specs) == 1:
+            results = (await self._owner("submit", specs[0]),)
+        else:
+            results = await self._owner("submit_many", specs)
         self._copy.expire()
         return results
 
@@ -96,6 +105,17 @@ class RayBackend:
     async def workload(self, workload: WorkloadId) -> Workload | None:
         """From a copy that is at most WATCH_AGE_S old, newer than any command that went through this gateway."""
         return await self._copy.get(workload)
+
+    async def wait(self, request: WaitRequest) -> Workload | None:
+        """A long poll at the queue owner, which answers when it happens."""
+        workload: Workload | None = await self._owner("wait", request, wait_s=request.wait_s)
+        self._copy.expire()  # whoever has heard of a change must not be told an older state afterwards
+        return workload
+
+    async def held(self, attempt: AttemptRef) -> Allocation | None:
+        """From the allocator, whose books are ahead of everyone's view of them."""
+        allocation: Allocation | None = await self._call(allocator_name(self._instance), "held", attempt)
+        return allocation
 
     async def workloads(self, request: ListRequest) -> WorkloadPage:
         """To the queue owner."""
