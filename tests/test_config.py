@@ -9,10 +9,12 @@ import pytest
 
 from rayorch.config import (
     ClusterDocument,
+    ProfileSettings,
     duration_s,
     load_documents,
     load_function,
     load_json,
+    load_profile,
     load_yaml,
     parse_document,
 )
@@ -198,6 +200,12 @@ def test_a_command_given_as_words_is_quoted() -> None:
         ({"runtimeEnv": {"working_dir": ".", "workingDir": "."}}, "spec.runtimeEnv.workingDir"),
         ({"env": {"A": 1}}, "spec.env.A"),
         ({"driver": {}}, "spec.driver"),
+        ({"driver": {"GPU": 1.5}}, "spec.driver.GPU"),
+        ({"gang": {"workers": 1, "resources": {"GPU": 1.5}}}, "spec.gang.resources.GPU"),
+        ({"env": {"A=B": "1"}}, "spec.env"),
+        ({"env": {"": "1"}}, "spec.env"),
+        ({"runtimeEnv": {"envVars": {"A=B": "1"}}}, "spec.runtimeEnv.envVars"),
+        ({"runtimeEnv": {"config": [{"a": float("inf")}]}}, "spec.runtimeEnv.config[0].a"),
         ({"bundles": [{"GPU": 1}]}, "spec.bundles"),
         ({"unknown": 1}, "spec.unknown"),
     ],
@@ -250,6 +258,18 @@ def test_an_unknown_policy_is_refused_with_its_slot() -> None:
     assert caught.value.field == "spec.policies.order"
 
 
+def test_a_policy_that_can_not_be_called_as_one_is_refused_with_its_slot() -> None:
+    with pytest.raises(SpecError, match=r"spec\.policies\.order: can't be called .*\(workload, now_s\)"):
+        load_profile(ProfileSettings("x", {"order": "os.path:basename"}))
+
+
+def test_a_policy_whose_module_fails_is_refused_with_its_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "policy_with_a_slip.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SpecError, match=r"spec\.policies\.order: can't import policy_with_a_slip: ZeroDivisionError"):
+        load_profile(ProfileSettings("x", {"order": "policy_with_a_slip:key"}))
+
+
 @pytest.mark.parametrize("path", ["json:nonesuch", "json", "json:", "os.path.join", "a b:c", "json:__doc__"])
 def test_an_import_string_that_names_no_function_is_refused(path: str) -> None:
     with pytest.raises(SpecError):
@@ -283,6 +303,8 @@ def test_an_import_string_gives_the_function() -> None:
         ("a: '" + "x" * 2**20 + "'", ""),
         ("---\na: 1\n" * 1001, ""),
         (b"a: \xff\xfe", ""),
+        ('a: {b: ["x", "\\0"]}', "a.b[1]"),
+        ('"a\\0": 1', ""),
     ],
 )
 def test_unsafe_yaml_is_refused(text: str | bytes, field: str | None) -> None:
@@ -346,6 +368,30 @@ def test_unsafe_json_is_refused(text: str) -> None:
         load_json(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (r'{"a": [1, "x\u0000"]}', "a[1]"),
+        (r'{"a": {"b": "\ud800"}}', "a.b"),
+        (r'{"a": {"\udfff": 1}}', "a"),
+        (r'{"\ud800": 1, "\ud800": 1}', "?"),
+        ('{"a": 1e999}', ""),
+        ('{"a": -1e999}', ""),
+    ],
+)
+def test_json_that_nothing_could_hold_is_refused_and_the_refusal_can_be_written(text: str, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_json(text)
+    assert caught.value.field == field
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 400_000, '"' + '\\"' * 400_000 + "\\", '{"a":' + '"\\' * 400_000])
+def test_text_that_never_ends_is_refused_without_a_second_look_at_it(text: str) -> None:
+    with pytest.raises(SpecError, match="is not JSON"):
+        load_json(text)  # hours, if each quote in it began a new search for the end
+
+
 def test_brackets_inside_json_text_are_not_depth() -> None:
     assert load_json('{"a": "' + "[{" * 100 + '\\""}') == {"a": "[{" * 100 + '"'}
 
@@ -359,7 +405,7 @@ def test_durations(text: object, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "10", "1 h", "1h 30m", "-5s", -1, float("nan"), float("inf"), True, None, "9" * 30 + "d"]
+    "text", ["", "s", "10", "1 h", "1h 30m", "-5s", -1, float("nan"), float("inf"), 10**400, True, None, "9" * 30 + "d"]
 )
 def test_durations_that_are_none(text: object) -> None:
     with pytest.raises(ValueError, match="must be"):
@@ -400,3 +446,18 @@ spec:
     assert (shape.max_count, shape.labels) == (4, (("gpu", "h100"),))
     assert Resources.of({"GPU": 8, "CPU": 500, "memory": 1e12}).fits_in(shape.total)
     assert not Resources.of({"GPU": 9}).fits_in(shape.total)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"args": {"a": [float("nan")]}}, "spec.args.a[0]"),
+        ({"replicas": {"gpusPer": 1.5}}, "spec.replicas.gpusPer"),
+        ({"replicas": {"resources": {"GPU": 2.5}}}, "spec.replicas.resources.GPU"),
+    ],
+)
+def test_a_bad_serve_app_is_refused_with_its_field(change: dict[str, object], field: str) -> None:
+    value = {"apiVersion": "rayorch/v1", "kind": "ServeApp", "metadata": {"name": "a", "queue": "q"}}
+    with pytest.raises(SpecError) as caught:
+        parse_document({**value, "spec": {"importPath": "m:app", **change}}).to_core()
+    assert caught.value.field == field

@@ -6,6 +6,7 @@ workload is the queue owner's question. HTTP takes the same documents as JSON.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from rayorch.core.types import (
     CPU,
     GPU,
     MAX_UNITS,
+    UNIT,
     Kind,
     QueueId,
     QueueSpec,
@@ -351,8 +353,8 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
             least = body.gang.min_workers
         if least > most:
             raise SpecError("spec.gang.minWorkers", f"{least} is above workers {most}")
-        roles.append(_role(WORKER, resources(body.gang.resources, "spec.gang.resources"), least, most, "spec.gang"))
-    driver = resources(body.driver, "spec.driver")
+        roles.append(_role(WORKER, _member(body.gang.resources, "spec.gang.resources"), least, most, "spec.gang"))
+    driver = _member(body.driver, "spec.driver")
     if kind is not Kind.GANG and driver:
         roles.append(Role(DRIVER, driver, 1, 1))
     if not roles:
@@ -366,7 +368,7 @@ def _bundle_roles(bundles: tuple[Mapping[str, float], ...]) -> list[Role]:
         raise SpecError("spec.bundles", f"has {len(bundles)} entries, at most {MAX_MEMBERS}")
     roles: list[Role] = []
     for n, amounts in enumerate(bundles):
-        bundle = resources(amounts, f"spec.bundles[{n}]")
+        bundle = _member(amounts, f"spec.bundles[{n}]")
         if not bundle:
             raise SpecError(f"spec.bundles[{n}]", "a member needs something")
         if roles and roles[-1].bundle == bundle:
@@ -375,6 +377,18 @@ def _bundle_roles(bundles: tuple[Mapping[str, float], ...]) -> list[Role]:
         else:
             roles.append(Role(f"bundle-{n}", bundle, 1, 1))
     return roles
+
+
+def _member(amounts: Mapping[str, float], field: str) -> Resources:
+    """What one member holds: above one, GPUs are whole, because a fraction lies on one device."""
+    bundle = resources(amounts, field)
+    _check_gpus(bundle.gpu_units, f"{field}.{GPU}")
+    return bundle
+
+
+def _check_gpus(units: int, field: str) -> None:
+    if units > UNIT and units % UNIT:
+        raise SpecError(field, f"must be whole above one GPU, got {units / UNIT:g}")
 
 
 def _role(name: str, bundle: Resources, least: int, most: int, field: str) -> Role:
@@ -396,13 +410,29 @@ def _runtime_env(given: Mapping[str, object], env: Mapping[str, str]) -> dict[st
         ray_name = _RAY_NAMES.get(name, name)
         if ray_name in result:
             raise SpecError(f"spec.runtimeEnv.{name}", "is given twice")
-        result[ray_name] = cast(Json, value)
+        result[ray_name] = _json(value, f"spec.runtimeEnv.{name}")
     variables = result.get("env_vars", {})
     if not isinstance(variables, dict) or not all(isinstance(v, str) for v in variables.values()):
         raise SpecError("spec.runtimeEnv.envVars", "must map names to text")
+    for path, names in (("spec.runtimeEnv.envVars", variables), ("spec.env", env)):
+        if wrong := [name for name in names if not name or "=" in name]:
+            raise SpecError(path, f"{wrong[0]!r} is no name of an environment variable")
     if variables or env:
         result["env_vars"] = {**variables, **env}
     return result
+
+
+def _json(value: object, field: str) -> Json:
+    """The value, which has to travel as JSON: YAML can say .nan and .inf, JSON can't."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(field, f"must be finite, got {value!r}")
+    if isinstance(value, list):
+        for n, item in enumerate(value):
+            _json(item, f"{field}[{n}]")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _json(item, f"{field}.{name}")
+    return cast(Json, value)
 
 
 # ---------------------------------------------------------------- ServeApp
@@ -445,16 +475,17 @@ class ServeAppDocument(Model):
         body, replicas = self.spec, self.spec.replicas
         if replicas.min > replicas.max:
             raise SpecError("spec.replicas.min", f"{replicas.min} is above max {replicas.max}")
-        bundle = resources(replicas.resources, "spec.replicas.resources")
+        bundle = _member(replicas.resources, "spec.replicas.resources")
         if replicas.gpus_per and bundle.gpu_units:
             raise SpecError("spec.replicas.gpusPer", "and resources.GPU say the same twice")
         gpus = Resources.of({"gpusPer": replicas.gpus_per}, "spec.replicas")  # checked under its own name
+        _check_gpus(gpus.units("gpusPer"), "spec.replicas.gpusPer")
         bundle = bundle + Resources.of_units({GPU: gpus.units("gpusPer")})
         payload = Payload(
             runtime_env=_runtime_env(body.runtime_env, body.env),
             metadata=dict(self.metadata.annotations),
             import_path=body.import_path,
-            args=cast(dict[str, Json], dict(body.args)),
+            args={name: _json(value, f"spec.args.{name}") for name, value in body.args.items()},
             app_name=self.metadata.name,
             route_prefix=body.route_prefix,
             deployment=body.deployment,

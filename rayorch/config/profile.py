@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -22,6 +23,17 @@ DEFAULT_POLICIES: Mapping[str, str] = {
     "scale": "rayorch.policies.scale.gangs:wanted",
 }
 """The policies in force where a profile names no other, by slot of `core.policy.Profile`."""
+
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "order": ("workload", "now_s"),
+    "score": ("bundle", "node", "free"),
+    "victims": ("workload", "allocation", "now_s"),
+    "train_size": ("workload", "now_s"),
+    "serve_size": ("workload", "now_s"),
+    "recover": ("workload", "allocation", "lost_nodes", "now_s"),
+    "scale": ("waiting",),
+}
+"""What each slot's function is called with; see `core.policy`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,8 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
         slot: load_function(settings.policies.get(slot, default), f"{field_path}.{slot}")
         for slot, default in DEFAULT_POLICIES.items()
     }
+    for slot, function in functions.items():
+        _check_takes(function, _ARGUMENTS[slot], f"{field_path}.{slot}")
     profile = Profile(
         name=settings.name,
         order=cast(OrderPolicy, functions["order"]),
@@ -63,9 +77,22 @@ def load_function(path: str, field_path: str) -> PolicyFunction:
         raise SpecError(field_path, f'must be an import string "module:function", got {path!r}')
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SpecError(field_path, f"can't import {module_name}: {error}") from error
+    except Exception as error:  # whatever its own code raises
+        raise SpecError(field_path, f"can't import {module_name}: {type(error).__name__}: {error}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise SpecError(field_path, f"{module_name} has no function {function_name}")
     return cast(PolicyFunction, function)
+
+
+def _check_takes(function: PolicyFunction, arguments: tuple[str, ...], field_path: str) -> None:
+    """SpecError for a function that can't be called so: found now, not in every turn of the loop."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some that are written in C don't say
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        wanted = ", ".join(arguments)
+        raise SpecError(field_path, f"can't be called as a policy is, with ({wanted}): {error}") from error

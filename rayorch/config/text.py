@@ -1,7 +1,8 @@
 """Text to plain values, without YAML's surprises.
 
-One rule for YAML and JSON: at most 1 MiB, at most 32 levels, no key twice, text keys only. For YAML also: no
-anchors, aliases or tags; `yes`, `no`, `on` and `010` are words, not booleans and octal numbers.
+One rule for YAML and JSON: at most 1 MiB, at most 32 levels, no key twice, text keys only, no NUL and no half
+character (surrogate) in text, which neither a command nor a file can hold. For YAML also: no anchors, aliases or
+tags; `yes`, `no`, `on` and `010` are words, not booleans and octal numbers.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ def load_json(text: str | bytes) -> Plain:
     text = _checked(text)
     _check_json_depth(text)
     try:
-        value: Plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value: Plain = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except ValueError as error:
         raise SpecError("", f"is not JSON: {error}") from error
+    _check_json_text(value, "")
     return value
 
 
@@ -61,7 +63,7 @@ def duration_s(value: object) -> float:
     ValueError for anything else, for negative, NaN or infinite numbers and for more than ten years.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = float(value) if abs(value) <= MAX_DURATION_S else math.inf  # an int may be beyond any float
     elif isinstance(value, str):
         parts = list(_DURATION_PART.finditer(value))
         if not parts or "".join(p.group(0) for p in parts) != value or len(value) > 40:
@@ -70,7 +72,7 @@ def duration_s(value: object) -> float:
     else:
         raise ValueError(f"must be a duration such as 120s, 30m or 24h, got {value!r}")
     if not 0 <= seconds <= MAX_DURATION_S:
-        raise ValueError(f"must be between 0 and ten years, got {value!r}")
+        raise ValueError(f"must be between 0 and ten years, got {str(value)[:40]}")
     return seconds
 
 
@@ -115,6 +117,8 @@ def _value(events: _Events, event: yaml.Event, field: str, depth: int) -> Plain:
     if getattr(event, "tag", None) not in (None, "!"):
         raise events.refuse(event, field, f"tags are not allowed, got {getattr(event, 'tag', '')}")
     if isinstance(event, yaml.ScalarEvent):
+        if _NO_TEXT.search(event.value):
+            raise events.refuse(event, field, NO_TEXT)
         return _scalar(event)
     if isinstance(event, yaml.SequenceStartEvent):
         return _sequence(events, field, depth)
@@ -167,7 +171,7 @@ def _unique(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
     result: dict[str, Plain] = {}
     for key, value in pairs:
         if key in result:
-            raise SpecError(key, "is given twice")
+            raise SpecError(_NO_TEXT.sub("?", key), "is given twice")
         result[key] = value
     return result
 
@@ -176,7 +180,34 @@ def _no_constant(name: str) -> float:
     raise SpecError("", f"{name} is not JSON; numbers must be finite")
 
 
-_OUTSIDE_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise SpecError("", f"the number {text[:40]} is too large")
+    return number
+
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+NO_TEXT = "holds a NUL or half a character (surrogate)"
+
+
+def _check_json_text(value: Plain, field: str) -> None:
+    match value:
+        case str():
+            if _NO_TEXT.search(value):
+                raise SpecError(field, NO_TEXT)
+        case list():
+            for n, item in enumerate(value):
+                _check_json_text(item, f"{field}[{n}]")
+        case dict():
+            for key, item in value.items():
+                if _NO_TEXT.search(key):
+                    raise SpecError(field, f"the key {key!r} {NO_TEXT}")
+                _check_json_text(item, f"{field}.{key}" if field else key)
+
+
+# A text without an end takes all that is left: to begin again at each quote in it would cost the square of its length.
+_OUTSIDE_TEXT = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|([\[{])|([\]}])', re.DOTALL)
 
 
 def _check_json_depth(text: str) -> None:
