@@ -21,6 +21,7 @@ from rayorch.actors.names import NAMESPACE, attempt_of_runner, find_or_none, log
 from rayorch.actors.node_agent import start_agent
 from rayorch.actors.runner import RunnerSettings, failed_start, start_runner
 from rayorch.core import reconcile as act
+from rayorch.core.errors import ClusterError
 from rayorch.core.requests import AttemptRef, ResizeRequest
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
 from rayorch.core.types import Kind, NodeHealth, NodeId, NodeSpec
@@ -121,7 +122,16 @@ class Executor:
 
     def _start(self, action: act.StartRunner) -> None:
         key = (action.workload, action.attempt)
-        handle = start_runner(self._settings, self._cluster.workloads[action.workload], action.grant)
+        try:
+            handle = start_runner(self._settings, self._cluster.workloads[action.workload], action.grant)
+        except (ClusterError, ray.exceptions.RayError):
+            raise  # it is not the workload's fault: the turn is tried again
+        except Exception as error:
+            # What Ray refuses now it would refuse in each turn, and then nobody else's work would be started either.
+            log.exception("the runner of %s can't be started", key)
+            message = f"could not be started: {error}"
+            self._seen(RunnerView(*key, RunnerPhase.ENDED, exit_code=1, message=message, ended_s=time.time()))
+            return
         self._handles[key] = handle
         self._seen(RunnerView(*key, RunnerPhase.STARTING))
         self._watch(key, handle)

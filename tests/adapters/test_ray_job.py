@@ -232,6 +232,25 @@ def test_the_runners_environment_has_the_users_packages_but_not_the_users_worker
     assert runner_runtime_env(Payload(runtime_env={"env_vars": None})) == {"env_vars": {"RAY_worker_niceness": "0"}}
 
 
+@pytest.mark.parametrize(
+    ("environment", "field"),
+    [
+        ({"pip": 5}, "runtime_env.pip"),
+        ({"pip": "requirements.txt"}, "runtime_env.pip"),
+        ({"uv": "requirements.txt"}, "runtime_env.uv"),
+        ({"conda": "environment.yml"}, "runtime_env.conda"),
+        ({"pip": ["a"], "conda": {}}, "runtime_env.pip"),
+        ({"config": {"setup_timeout_seconds": "x"}}, "runtime_env"),
+        ({"py_modules": 5}, "runtime_env.py_modules"),
+        ({"working_dir": "file:///etc/passwd"}, "runtime_env.working_dir"),
+    ],
+)
+def test_an_environment_that_ray_refuses_is_refused_with_its_field(environment: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        runner_runtime_env(Payload(runtime_env=environment))
+    assert caught.value.field == field
+
+
 # ---------------------------------------------------------------- packages
 
 

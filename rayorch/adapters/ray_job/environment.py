@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from ray._private import ray_constants
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray._private.utils import remove_ray_internal_flags_from_env
 from ray.dashboard.modules.job.common import JOB_ID_METADATA_KEY, JOB_NAME_METADATA_KEY
+from ray.runtime_env import RuntimeEnv
 
 from rayorch.adapters.ray_job.hooks import CHAINED_ENV_HOOK, CHAINED_UV_RUN
+from rayorch.core.errors import SpecError
 from rayorch.core.payload import Payload
 
 ENV_HOOK = "rayorch.adapters.ray_job.runtime_env_hook"
@@ -41,11 +44,30 @@ class DriverIdentity:
     storage_path: str = ""
 
 
+def check_runtime_env(given: Mapping[str, Any]) -> None:
+    """SpecError naming the field when Ray would refuse the environment as soon as something is started in it.
+
+    Whether it can be made (packages that exist, a registry that answers) shows only on the node.
+    """
+    for name in ("pip", "uv", "conda"):
+        value = given.get(name)
+        if isinstance(value, str) and (name != "conda" or "/" in value or value.endswith((".yml", ".yaml"))):
+            # Ray would read that file here, and it lies on the machine of whoever submitted the work.
+            raise SpecError(f"runtime_env.{name}", f"names the file {value!r}; give what is in it")
+    try:
+        RuntimeEnv(**given)
+    except (TypeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        wrong = next((name for name in given if re.search(rf"\b{re.escape(name)}\b", text)), "")
+        raise SpecError(f"runtime_env.{wrong}" if wrong else "runtime_env", f"Ray refuses it: {text}") from error
+
+
 def runner_runtime_env(payload: Payload) -> dict[str, Any]:
     """The environment in which the runner's own process starts: the user's working directory, packages and variables.
 
-    The driver inherits it. The user's worker hook is left out: it is for workers.
+    The driver inherits it. The user's worker hook is left out: it is for workers. SpecError as `check_runtime_env`.
     """
+    check_runtime_env(payload.runtime_env)
     env: dict[str, Any] = {k: v for k, v in payload.runtime_env.items() if k != WORKER_HOOK_FIELD}
     users = env.get("env_vars")
     # Ray gives its workers a lower priority than its own processes; the driver is not a worker.

@@ -13,9 +13,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from rayorch.actors.names import allocator_name, controller_name, find, logs_name, queues_name
-from rayorch.actors.packages import package_exists, store_package
+from rayorch.actors.packages import check_runtime_env, package_exists, store_package
 from rayorch.actors.results import ResultSettings, results_name, start_result_store
-from rayorch.core.errors import ClusterError, RayorchError
+from rayorch.core.errors import ClusterError, RayorchError, SpecError
+from rayorch.core.payload import Payload
 from rayorch.core.queues import QueueChanges
 from rayorch.core.requests import (
     AttemptRef,
@@ -29,6 +30,7 @@ from rayorch.core.requests import (
     UncordonRequest,
     WaitRequest,
     WorkloadPage,
+    refusal,
 )
 from rayorch.core.types import Allocation, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview
@@ -88,13 +90,16 @@ class RayBackend:
 
     async def submit(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
         """One journal write for all. A single one is answered with the workload, which saves asking for it."""
-        results: tuple[SubmitResult, ...]
-        if len(specs) == 1:
-            results = (await self._owner("submit", specs[0]),)
-        else:
-            results = await self._owner("submit_many", specs)
+        refused = {n: reply for n, spec in enumerate(specs) if (reply := _environment_refused(spec)) is not None}
+        good = tuple(spec for n, spec in enumerate(specs) if n not in refused)
+        taken: tuple[SubmitResult, ...] = ()
+        if len(good) == 1:
+            taken = (await self._owner("submit", good[0]),)
+        elif good:
+            taken = await self._owner("submit_many", good)
         self._copy.expire()
-        return results
+        rest = iter(taken)
+        return tuple(SubmitResult(s.id, refused[n]) if n in refused else next(rest) for n, s in enumerate(specs))
 
     async def cancel(self, request: CancelRequest) -> Reply:
         """To the queue owner."""
@@ -217,6 +222,15 @@ class RayBackend:
 
     def _subfolder(self, name: str) -> Path | None:
         return None if self._folder is None else self._folder / name
+
+
+def _environment_refused(spec: WorkloadSpec) -> Reply | None:
+    """The refusal of a runtime environment that Ray itself would refuse at every start, None for a good one."""
+    try:
+        check_runtime_env(Payload.of_text(spec.payload).runtime_env)
+    except SpecError as error:
+        return refusal(error)
+    return None
 
 
 async def _awaited(reference: Awaitable[T]) -> T:
