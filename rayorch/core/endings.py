@@ -97,8 +97,8 @@ def _exited(facts: Facts, view: RunnerView) -> AttemptEnded | None:
     if view.exit_code is None:
         return _contact_lost(facts, view.message or "its lease was over")
     ended_s = view.ended_s if view.ended_s is not None else now_s
-    if now_s < ended_s + profile.failure_settle_s:
-        return None  # news of a lost node may be on its way
+    if len({m.node for m in workload.placement}) > 1 and now_s < ended_s + profile.failure_settle_s:
+        return None  # news of a lost node may be on its way; the runner's own is alive, or it would be gone
     failures = workload.failures + 1
     reason = view.message or f"exit code {view.exit_code}"
     if failures > workload.spec.max_retries:

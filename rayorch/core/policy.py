@@ -49,7 +49,8 @@ class Profile:
     `grow_cooldown_s`: least time between two growths of one training gang (each costs a restart of its workers).
     `scale_down_delay_s`: how long a Serve application's demand must be low before a replica is taken.
     `retry_backoff_s`: wait before the first retry after an own failure, doubled each time up to `retry_backoff_max_s`.
-    `failure_settle_s`: how long a non-zero exit waits for news of a lost node before it counts as the work's own.
+    `failure_settle_s`: how long the non-zero exit of a gang on several nodes waits for news of a lost node before it
+    counts as the work's own. Ray takes about 13 s to notice a dead node unless its health checks are set otherwise.
     """
 
     name: str
@@ -68,5 +69,5 @@ class Profile:
     scale_down_delay_s: float = 15.0
     retry_backoff_s: float = 5.0
     retry_backoff_max_s: float = 300.0
-    failure_settle_s: float = 3.0
+    failure_settle_s: float = 15.0
     preemption: bool = True

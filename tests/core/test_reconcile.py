@@ -208,13 +208,21 @@ def test_the_work_ends_by_itself(code: int, retries: int, failures: int, move: M
 
 
 def test_a_failure_waits_for_news_of_a_lost_node() -> None:
-    work = running(retries=1)
-    ended = view(work, held(), phase=RunnerPhase.ENDED, exit_code=1, ended_s=98.0)
-    assert turn(work, held(), ended) == ()
-    lost = (replace(node("n1"), health=NodeHealth.LOST), node("n2"))
-    assert turn(work, held(), ended, lost) == (RemoveGroups(W, 1, (0,)),)
+    on_two = (*seats("n1", 1), replace(seats("n2", 2)[1], surplus=0))
+    work = running(retries=1, placement=on_two)
+    ended = view(work, held(members=on_two), phase=RunnerPhase.ENDED, exit_code=1, ended_s=98.0)
+    assert turn(work, held(members=on_two), ended) == ()
+    lost = (node("n1"), replace(node("n2"), health=NodeHealth.LOST))
+    assert turn(work, held(members=on_two), ended, lost) == (RemoveGroups(W, 1, (0,)),)
     event = end_of(turn(work, None, ended, lost))
     assert (event.move, event.cause, event.not_before_s) == (Move.REQUEUED, StopCause.NODE_LOST, NOW + 12.0)
+
+
+def test_a_failure_on_one_node_waits_for_no_news_for_who_tells_of_it_is_on_that_node() -> None:
+    work = running(retries=1)
+    ended = view(work, held(), phase=RunnerPhase.ENDED, exit_code=1, ended_s=NOW)
+    assert turn(work, held(), ended) == (RemoveGroups(W, 1, (0,)),)
+    assert end_of(turn(work, None, ended)).cause is None
 
 
 # ---------------------------------------------------------------- contact is lost
