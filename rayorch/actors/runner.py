@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +39,9 @@ log = logging.getLogger(__name__)
 LAPSE_LINGER_S = 1.0
 """How long a runner whose lease is over still answers, so that its readers hear it from itself."""
 EXIT_WAIT_S = 5.0
+ENFORCE_LEASES = 1.5
+"""A runner whose work has not ended so many leases after the last renewal is ended from outside its event loop."""
+ENFORCE_POLL_S = 0.5
 LOG_FLUSH_S = 3.0
 REPORT_FLUSH_S = 5.0
 KILL_TIMEOUT_S = 10.0
@@ -78,18 +83,24 @@ class RunnerOrder:
 
 
 class RayOwners:
-    """The queue owner and the controller, looked up by name when a call to them has failed."""
+    """The queue owner and the controller, looked up by name when a call to them has failed.
+
+    Ray looks a name up by a call that blocks for as long as its control store can't be reached. The event loop has to
+    keep the lease meanwhile, so that is done in threads.
+    """
 
     def __init__(self, instance: str, ref: AttemptRef) -> None:
         self._instance = instance
         self._ref = ref
         self._handles: dict[str, Any] = {}
+        self._news: RunnerView | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     async def call(self, name: str, method: str, *args: object) -> Any:
         """One call; the handle is looked up anew after a failure. Raises what Ray raises."""
         try:
             if name not in self._handles:
-                self._handles[name] = find(name)
+                self._handles[name] = await asyncio.to_thread(find, name)
             return await getattr(self._handles[name], method).remote(*args)
         except Exception:
             self._handles.pop(name, None)
@@ -111,15 +122,22 @@ class RayOwners:
         return reply
 
     def changed(self, view: RunnerView) -> None:
-        """See `runner_hub.Owners`. What is lost is made up by the controller's own questions."""
-        name = controller_name(self._instance)
-        try:
-            # Looked up each time: a handle from before the controller's restart may not reach the new one.
-            handle = find_or_none(name)
-            if handle is not None:
-                handle.runner_changed.remote(view)
-        except ray.exceptions.RayError as error:
-            log.info("the controller was not told of %s: %s", view.phase, error)
+        """See `runner_hub.Owners`. Of what comes while it is being told, only the newest is told next."""
+        self._news = view
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """What is lost here is made up for by the controller's own questions."""
+        while self._news is not None:
+            view, self._news = self._news, None
+            try:
+                # Looked up each time: a handle from before the controller's restart may not reach the new one.
+                handle = await asyncio.to_thread(find_or_none, controller_name(self._instance))
+                if handle is not None:
+                    handle.runner_changed.remote(view)
+            except Exception as error:  # noqa: BLE001 - whatever keeps it from the controller, it asks by itself
+                log.info("the controller was not told of %s: %r", view.phase, error)
 
     async def append_log(self, offset: int, data: bytes) -> int:
         """Bring output to the log store; returns where it goes on."""
@@ -163,6 +181,18 @@ class RunnerShell:
         self._hub = AttemptHub(order.spec.kind, order.grant, self._owners)
         self._pump = LogPump(self._owners.append_log)
         self._tasks = [asyncio.create_task(self._live())]
+        threading.Thread(target=self._enforce_lease, name="lease", daemon=True).start()
+
+    def _enforce_lease(self) -> None:
+        """Last resort, in a thread: whatever holds up the event loop, the work does not go on without a lease.
+
+        The work may go on for two leases after the last renewal before another attempt takes its place.
+        """
+        while self._hub.view.phase is not RunnerPhase.ENDED:
+            time.sleep(ENFORCE_POLL_S)
+            if self._hub.silent_s > ENFORCE_LEASES * self._hub.grant.lease_s:
+                log.critical("runner %s: not ended %.1f s after its last renewal", self._order.name, self._hub.silent_s)
+                os._exit(1)  # the guard of its command then ends that
 
     # ------------------------------------------------------------ the attempt's own processes
 
@@ -295,10 +325,17 @@ class RunnerShell:
 async def _end_this_actor() -> None:
     """Leave in Ray's own way, and if that does not happen in time, in the system's."""
     log.info("this runner ends")
-    handle: Any = ray.get_runtime_context().current_actor
-    handle.__ray_terminate__.remote()
+    try:
+        await asyncio.wait_for(asyncio.to_thread(_ask_ray_to_end_this_actor), EXIT_WAIT_S)
+    except Exception as error:  # noqa: BLE001 - ended in any case, below
+        log.info("Ray was not told: %r", error)
     await asyncio.sleep(EXIT_WAIT_S)
     os._exit(0)
+
+
+def _ask_ray_to_end_this_actor() -> None:
+    handle: Any = ray.get_runtime_context().current_actor
+    handle.__ray_terminate__.remote()
 
 
 Runner = ray.remote(RunnerShell)

@@ -97,6 +97,7 @@ class AttemptHub:
         self._outbox: deque[_Waiting] = deque()
         self._posted = asyncio.Event()
         self._sending = False
+        self._confirmed_s = time.monotonic()
 
     # ------------------------------------------------------------ the grant
 
@@ -140,23 +141,28 @@ class AttemptHub:
 
     # ------------------------------------------------------------ the lease
 
+    @property
+    def silent_s(self) -> float:
+        """Since the last renewal that succeeded was asked for [s]; from any thread."""
+        return time.monotonic() - self._confirmed_s
+
     async def keep_lease(self) -> None:
         """Renew until it is refused or was not renewed for its length; then the attempt has lapsed.
 
         The length counts from when the last successful renewal was asked for, so it never ends later here than at
         the queue owner.
         """
-        confirmed_s = time.monotonic()
+        self._confirmed_s = time.monotonic()
         while True:
             lease_s = self._grant.lease_s
             asked_s = time.monotonic()
-            left_s = confirmed_s + lease_s - asked_s
+            left_s = self._confirmed_s + lease_s - asked_s
             try:
                 renewed = await asyncio.wait_for(
                     self._owners.renew(), max(MIN_ANSWER_S, min(lease_s / LEASE_PARTS, left_s))
                 )
             except Exception as error:  # noqa: BLE001 - whatever keeps the word from us, the lease is the bound
-                silent_s = time.monotonic() - confirmed_s
+                silent_s = self.silent_s
                 log.warning("the lease was not renewed for %.1f s: %r", silent_s, error)
                 if silent_s >= lease_s:
                     self.lapse(f"the queue owner did not answer for {silent_s:.1f} s")
@@ -166,7 +172,7 @@ class AttemptHub:
             if not renewed:
                 self.lapse("the queue owner refused to renew the lease")
                 return
-            confirmed_s = asked_s
+            self._confirmed_s = asked_s
             self.leased.set()
             await asyncio.sleep(max(0.0, asked_s + lease_s / LEASE_PARTS - time.monotonic()))
 
