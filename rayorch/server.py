@@ -28,7 +28,7 @@ from rayorch.actors.start import InstanceSettings, start_instance, stop_instance
 from rayorch.adapters.ray_emulation import EmulatedCluster, EmulationSpec
 from rayorch.adapters.ray_serve import ensure_serve_started
 from rayorch.config import ClusterDocument, QueueDocument, load_documents, load_profile
-from rayorch.core.admission import NodeShape
+from rayorch.core.admission import NodeShape, check_instance
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.policy import Profile
 from rayorch.core.types import QueueSpec
@@ -70,6 +70,9 @@ class ServerSettings:
     levels: tuple[str, ...] = LEVELS
     queues: tuple[QueueSpec, ...] = field(default=())
     pools: tuple[NodeShape, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_instance(self.instance)
 
     @property
     def state_dir(self) -> Path:

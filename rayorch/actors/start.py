@@ -29,7 +29,7 @@ from rayorch.actors.results import results_name
 from rayorch.actors.runner import RunnerSettings
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.adapters.ray_nodes import head_options
-from rayorch.core.admission import NodeShape
+from rayorch.core.admission import NodeShape, check_instance
 from rayorch.core.errors import ClusterError
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeId, QueueId, QueueSpec
@@ -53,6 +53,9 @@ class InstanceSettings:
     levels: tuple[str, ...] = ("zone", "block", "rack")
     queues: tuple[QueueSpec, ...] = field(default=())
     pools: tuple[NodeShape, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_instance(self.instance)
 
     @property
     def journal_path(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ MAX_MEMBERS = 100_000
 """No role may have more members; larger counts are a slip of the pen."""
 
 MAX_ID_LENGTH = 128
+"""Bytes: an id is the name of a folder (of its logs), and a file system allows 255."""
+
+_INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,15 @@ def check_workload(spec: WorkloadSpec) -> None:
         raise SpecError("max_retries", f"must not be negative, got {spec.max_retries}")
 
 
+def check_instance(name: str) -> None:
+    """SpecError unless the name can be a part of actors', groups' and folders' names, where a slash ends it.
+
+    With a slash in it, an instance would take the groups and runners of `a/b` for those of a workload `b` of `a`.
+    """
+    if not _INSTANCE.match(name):
+        raise SpecError("instance", f"must be 1 to 63 letters, digits, '-', '_' and '.', got {name!r}")
+
+
 def check_queue(spec: QueueSpec) -> None:
     """Raise SpecError with the path of the first field of a queue that can't be right."""
     if not spec.id or any(not part or part != part.strip() for part in spec.id.split("/")):
@@ -74,8 +87,10 @@ def check_queue(spec: QueueSpec) -> None:
 
 
 def _check_id(field: str, value: str) -> None:
-    if not value or len(value) > MAX_ID_LENGTH or value != value.strip():
-        raise SpecError(field, f"must have 1 to {MAX_ID_LENGTH} characters without space around them, got {value!r}")
+    if not value or len(value.encode(errors="replace")) > MAX_ID_LENGTH or value != value.strip():
+        raise SpecError(field, f"must have 1 to {MAX_ID_LENGTH} bytes without space around them, got {value!r}")
+    if value in (".", ".."):
+        raise SpecError(field, f"must be able to name a folder, got {value!r}")
     # The id is one part of the placement group's and the runner's names, whose parts are separated by slashes.
     if "/" in value or any(not c.isprintable() for c in value):
         raise SpecError(field, f"must not contain a slash or a control character, got {value!r}")

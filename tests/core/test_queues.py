@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rayorch.core.admission import check_instance
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.errors import AdmissionError, RayorchError, SpecError, StalePlanError
@@ -130,6 +131,19 @@ def test_a_full_queue_refuses_and_so_does_a_full_parent() -> None:
         built.submit(workload("w3", queue="a"), 0.0)
     apply(built, built.commit_start(start("w1"), V, 1.0))
     assert built.submit(workload("w3", queue="a/b"), 2.0)
+
+
+@pytest.mark.parametrize("id", [".", "..", "a/b", "", " a", "a\n", "x" * 129, "\N{SNOWMAN}" * 64])
+def test_an_id_that_can_name_no_folder_group_or_actor_is_refused(id: str) -> None:
+    with pytest.raises(SpecError, match="id"):
+        tree().submit(workload(id), 0.0)
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "..", "x" * 64, "a b"])
+def test_an_instance_with_a_slash_would_be_taken_for_a_workload_of_another(name: str) -> None:
+    with pytest.raises(SpecError, match="instance"):
+        check_instance(name)
+    check_instance("main-2.eu")
 
 
 def test_submitting_again_is_nothing_new_but_the_id_is_taken() -> None:
