@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rayorch.core.allocations import gang_of
+from rayorch.core.allocations import bind_seats, gang_of
+from rayorch.core.reports import SeatInUse
+from rayorch.core.room import Room
 from rayorch.core.types import (
     Allocation,
     Kind,
     Member,
     MemberPhase,
     NodeId,
+    NodeSpec,
     Resources,
     State,
     Workload,
@@ -62,13 +65,18 @@ def adopt_world(
     instance: str,
     now_s: float,
     deadline_s: float,
+    nodes: Iterable[NodeSpec] = (),
 ) -> Adoption:
     """Compare the groups that exist with what the queue owner committed.
 
     Groups of the current attempt of a running or stopping workload are adopted, every other group that carries our
     prefix is removed. An attempt that has begun and whose gang is not whole in the world is not adopted: its
-    remaining groups are removed, and reconciliation ends it. One that had not begun goes on being started, with
-    `deadline_s` as the new deadline of its groups.
+    remaining groups are removed, and reconciliation ends it.
+
+    Seats without a group (a start that was under way, a replica that Serve is about to make) go on being reserved only
+    if they fit on `nodes` beside everything that has a group, with `deadline_s` as the new deadline: their room may
+    have been given back, and to others, just before the restart. Without `nodes` they are given up. A gang that loses
+    seats so is not adopted; a surplus seat is taken out of the commitment by reconciliation.
     """
     found: dict[tuple[WorkloadId, int], dict[int, WorldGroup]] = {}
     remove: list[str] = []
@@ -82,17 +90,54 @@ def adopt_world(
             remove.append(group.group_id)  # unknown, of a former attempt, or a second one of the same name
         else:
             ours[key[2]] = group
-    adopt: list[Allocation] = []
+    candidates: list[Allocation] = []
     for id, workload in sorted(workloads.items()):
-        if not _live(workload):
-            continue
-        ours = found.get((id, workload.attempt), {})
-        allocation = _allocation(workload, ours, now_s, deadline_s)
-        if allocation is None:
+        if _live(workload):
+            allocation = _allocation(workload, found.get((id, workload.attempt), {}), now_s, deadline_s)
+            if allocation is not None:
+                candidates.append(allocation)
+    room = Room.of(tuple(nodes), [replace(a, members=_seated(a)) for a in candidates], now_s)
+    adopt = [kept for a in candidates if (kept := _with_room(a, workloads[a.workload], room)) is not None]
+    adopted = {(a.workload, a.attempt) for a in adopt}
+    for attempt, ours in found.items():
+        if attempt not in adopted:
             remove.extend(group.group_id for group in ours.values())
-        else:
-            adopt.append(allocation)
     return Adoption(tuple(adopt), tuple(sorted(remove)))
+
+
+def _seated(allocation: Allocation) -> tuple[Member, ...]:
+    return tuple(m for m in allocation.members if m.group_id)
+
+
+def _with_room(allocation: Allocation, workload: Workload, room: Room) -> Allocation | None:
+    """Keep the seats without a group that still fit, and charge them; None when the gang is not whole then."""
+    members: list[Member] = []
+    for member in allocation.members:
+        if member.group_id:
+            members.append(member)
+        elif room.fits(member.node, member.bundle):
+            members.append(replace(member, devices=room.take(member.node, member.bundle)))
+    serve = workload.spec.kind is Kind.SERVE and workload.ready_s is not None
+    lost = {m.surplus for m in allocation.members} - {m.surplus for m in members}
+    split = any(len([m for m in members if m.surplus == n]) != _count(allocation, n) for n in allocation.gang)
+    if not members or (not serve and (split or lost & set(allocation.gang))):
+        return None
+    return replace(allocation, members=tuple(members))
+
+
+def _count(allocation: Allocation, number: int) -> int:
+    return len([m for m in allocation.members if m.surplus == number])
+
+
+def leftovers(groups: Iterable[WorldGroup], held: Iterable[tuple[WorkloadId, int]], instance: str) -> tuple[str, ...]:
+    """Groups (hex ids) of attempts that hold nothing, to be removed. Only for books that are in step with the world.
+
+    Seats are in the books before any group is made for them, so a group of an attempt that is not there was left
+    behind: by Serve, say, which made a replica's group while its application was being ended.
+    """
+    known = set(held)
+    keys = [(parse_group_name(instance, group.name), group.group_id) for group in groups]
+    return tuple(sorted(group_id for key, group_id in keys if key is not None and key[:2] not in known))
 
 
 def _live(workload: Workload) -> bool:
@@ -109,12 +154,39 @@ def _allocation(
     whole = bool(groups) if workload.spec.kind is Kind.SERVE else all(number in groups for number in gang)
     if begun and not whole:
         return None
-    members = [_member(m, groups.get(m.surplus)) for m in workload.placement]
-    placed = {m.surplus for m in workload.placement}
-    for number, group in sorted(groups.items()):
-        if number not in placed:
-            members += _leaving(workload, number, group)
+    if workload.spec.kind is Kind.SERVE:
+        members = _replicas(workload, groups)
+    else:
+        members = [_member(m, groups.get(m.surplus)) for m in workload.placement]
+        placed = {m.surplus for m in workload.placement}
+        for number, group in sorted(groups.items()):
+            if number not in placed:
+                members += _leaving(workload, number, group)
     return Allocation(workload.id, workload.attempt, tuple(members), now_s, deadline_s, "", gang)
+
+
+def _replicas(workload: Workload, groups: Mapping[int, WorldGroup]) -> list[Member]:
+    """The seats of a Serve application with the groups that are on their nodes.
+
+    The number in the name of a replica's group says nothing: Serve may have left another seat than that one. A group
+    for which there is no seat is a seat of its own that is being given back.
+    """
+    there = {group.group_id: group for group in groups.values() if group.bundles and group.bundles[0][0]}
+    seats = Allocation(workload.id, workload.attempt, workload.placement, 0.0, 0.0)
+    by_bundle = {role.bundle: role.name for role in reversed(workload.spec.roles)}
+    first = workload.spec.roles[0].name
+    in_use = tuple(
+        SeatInUse(by_bundle.get(group.bundles[0][1], first), group.bundles[0][0], id)
+        for id, group in sorted(there.items())
+    )
+    members = list(bind_seats(seats, in_use))
+    bound = {m.group_id for m in members}
+    number = max((m.surplus for m in members), default=0)
+    for id, group in sorted(there.items()):
+        if id not in bound:
+            number += 1
+            members += _leaving(workload, number, group)
+    return members
 
 
 def _member(seat: Member, group: WorldGroup | None) -> Member:

@@ -136,8 +136,14 @@ class Allocations:
         return True
 
     def ready(self, workload: WorkloadId, attempt: int, surplus: int, group_id: str) -> None:
-        """The seat's group exists. One that is being given back stays so, with its group known."""
+        """The seat's group exists. One that is being given back stays so, with its group known.
+
+        A group that another seat has already stays there: Serve names its groups for seats that it then may change.
+        """
         members = self._members(workload, attempt, surplus)
+        held = self._held.get((workload, attempt))
+        if held is not None and any(m.group_id == group_id and m.surplus != surplus for m in held.members):
+            return
         leaving = any(m.phase is MemberPhase.RELEASING for m in members)
         phase = MemberPhase.RELEASING if leaving else MemberPhase.READY
         self._rewrite(workload, attempt, surplus, phase, group_id)

@@ -126,6 +126,9 @@ def check_gangs(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str)
         gang = [m for m in workload.placement if m.surplus in allocation.gang]
         booked = {(m.surplus, m.bundle_index) for m in allocation.members}
         there = [m for m in gang if (m.surplus, m.bundle_index) in booked]
+        going = any(m.phase is MemberPhase.RELEASING for m in allocation.members if m.surplus in allocation.gang)
+        if going:
+            continue  # its end is under way
         if workload.state is State.RUNNING and workload.ready_s is not None and len(there) not in (0, len(gang)):
             found.append(Violation(2, workload.id, f"{len(there)} of {len(gang)} members of its gang are held"))
         overdue_s = snapshot.now_s - allocation.deadline_s - GRACE_S
@@ -189,15 +192,18 @@ def check_orphans(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: st
     """13: every group with our prefix belongs to a seat in the books. Judged only when the books are synced."""
     if not snapshot.synced:
         return ()
+    kinds = {w.id: w.spec.kind for w in snapshot.workloads}
+    attempts = {(a.workload, a.attempt) for a in snapshot.allocations}
     known = {(a.workload, a.attempt, m.surplus) for a in snapshot.allocations for m in a.members}
-    known_ids = {m.group_id for m in _members(snapshot.allocations) if m.group_id}
-    return tuple(
-        Violation(13, group.name, f"group {group.group_id} belongs to nobody")
-        for group in groups
-        if (key := parse_group_name(instance, group.name)) is not None
-        and key not in known
-        and group.group_id not in known_ids
-    )
+    found = []
+    for group in groups:
+        key = parse_group_name(instance, group.name)
+        if key is None or key in known:
+            continue
+        if kinds.get(key[0]) is Kind.SERVE and key[:2] in attempts:
+            continue  # Serve makes its groups itself, and says so a moment later
+        found.append(Violation(13, group.name, f"group {group.group_id} belongs to nobody"))
+    return tuple(found)
 
 
 # ---------------------------------------------------------------- one plan
@@ -212,8 +218,8 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
     """6: no start takes what is reserved for another.
 
     Room that is being freed (`from_release`) must hold the reservations and everything that starts beside them. On
-    nodes that a head of a queue holds, nothing of its queue starts that comes after it, but for those for whom others
-    are leaving: they were promised room before.
+    nodes that a head of a queue holds, nothing of lower priority of its queue starts, but for those for whom others are
+    leaving: they were promised room before.
     """
     owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
     owed |= {w.release_for for w in snapshot.workloads}
@@ -235,7 +241,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
         nodes = {m.node for m in reserve.members}
         for start in starts:
             other = known[start.workload]
-            behind = (-other.spec.priority, other.submitted_s) > (-head.spec.priority, head.submitted_s)
+            behind = other.spec.priority < head.spec.priority
             if reserve.from_release or other.id in owed:
                 continue
             if behind and other.spec.queue == head.spec.queue:

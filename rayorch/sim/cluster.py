@@ -6,10 +6,10 @@ call between two of them is a numbered step at which a fault may strike (`faults
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from rayorch.core.adoption import adopt_world
+from rayorch.core.adoption import adopt_world, leftovers
 from rayorch.core.allocations import Allocations
 from rayorch.core.cluster import Outcome
 from rayorch.core.codec import decode, encode
@@ -295,19 +295,23 @@ class SimCluster:
     def remove_groups(self, workload: WorkloadId, attempt: int, surpluses: tuple[int, ...]) -> None:
         """Release seats, remove their groups, and only then drop them from the books."""
         self.books.release(workload, attempt, surpluses)
+        serve = self.tree.workloads[workload].spec.kind is Kind.SERVE
         for surplus in surpluses:
-            name = group_name(self.instance, workload, attempt, surplus)
-            names = {name: None}
+            # Serve names its groups for seats that it then may change: only the id says whose a group is.
+            name = group_name(self.instance, workload, attempt, surplus) if not serve else ""
             ids = {m.group_id for m in self._seats(workload, attempt, surplus) if m.group_id}
-            groups = [g.group_id for g in self.world.groups.values() if g.name in names or g.group_id in ids]
-            for group_id in sorted(groups):
-                self.call(
-                    Actor.ALLOCATOR,
-                    Actor.RAY,
-                    "remove_group",
-                    lambda group_id=group_id: self.world.remove_group(group_id),  # type: ignore[misc]
-                )
+            found = [g.group_id for g in self.world.groups.values() if g.name == name or g.group_id in ids]
+            self._remove_from_world(sorted(found))
             self.books.removed(workload, attempt, surplus)
+
+    def _remove_from_world(self, group_ids: Iterable[str]) -> None:
+        for group_id in group_ids:
+            self.call(
+                Actor.ALLOCATOR,
+                Actor.RAY,
+                "remove_group",
+                lambda group_id=group_id: self.world.remove_group(group_id),  # type: ignore[misc]
+            )
 
     def _seats(self, workload: WorkloadId, attempt: int, surplus: int) -> tuple[Member, ...]:
         held = self.books.allocations.get((workload, attempt))
@@ -318,6 +322,7 @@ class SimCluster:
         if not self.synced:
             self._sync()
             return
+        self._remove_from_world(leftovers(self.world.listing(), self.books.allocations, self.instance))
         for (workload, attempt), held in sorted(self.books.allocations.items()):
             for surplus in sorted({m.surplus for m in held.members}):
                 self._follow_group(workload, attempt, surplus, held.deadline_s)
@@ -344,16 +349,12 @@ class SimCluster:
         books = self.books  # this life's; the owner may be killed in the call below
         workloads = self.call(Actor.ALLOCATOR, Actor.QUEUES, "records", lambda: dict(self.tree.workloads))
         deadline_s = self.now_s + self.profile.start_deadline_s
-        adoption = adopt_world(self.world.listing(), workloads, self.instance, self.now_s, deadline_s)
+        adoption = adopt_world(
+            self.world.listing(), workloads, self.instance, self.now_s, deadline_s, self.inventory.nodes.values()
+        )
         for allocation in adoption.adopt:
             books.adopt(allocation)
-        for group_id in adoption.remove:
-            self.call(
-                Actor.ALLOCATOR,
-                Actor.RAY,
-                "remove_group",
-                lambda group_id=group_id: self.world.remove_group(group_id),  # type: ignore[misc]
-            )
+        self._remove_from_world(adoption.remove)
         self._synced = True
 
     # ------------------------------------------------------------ runners' and clients' calls

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
+from rayorch.core.adoption import WorldGroup, adopt_world, leftovers, parse_group_name
 from rayorch.core.allocations import Allocations, bind_seats, gang_of
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
@@ -222,7 +222,7 @@ SURPLUS = group(group_name("main", W, 3, 1), "b1", "n2")
 
 def sync(*groups: WorldGroup, **states: Workload) -> tuple[list[Allocation], tuple[str, ...]]:
     known = {w.id: w for w in states.values()}
-    adoption = adopt_world(groups, known, "main", 50.0, 80.0)
+    adoption = adopt_world(groups, known, "main", 50.0, 80.0, NODES)
     return list(adoption.adopt), adoption.remove
 
 
@@ -265,6 +265,20 @@ def test_a_start_that_was_under_way_goes_on() -> None:
     assert [m.phase.value for m in half.members] == ["creating", "creating", "reserved"]
 
 
+def test_a_start_whose_room_went_to_others_is_given_up() -> None:
+    late = replace(live("late", ready=False), placement=seats("n1", 3))
+    (held,), remove = sync(BASE, SURPLUS, w=live(), late=late)
+    assert (held.workload, remove) == ("w", ())
+    assert adopt_world((), {WorkloadId("w"): live(ready=False)}, "main", 50.0, 80.0).adopt == ()
+
+
+def test_a_surplus_seat_whose_room_went_to_others_is_dropped() -> None:
+    other = replace(live("other"), placement=seats("n2", 4))
+    its = group(group_name("main", WorkloadId("other"), 3), "o0", "n2", "n2", "n2", "n2")
+    _, held = sync(BASE, its, w=live(), other=other)[0]
+    assert [m.surplus for m in held.members] == [0, 0]
+
+
 def test_a_second_group_of_the_same_name_is_removed_and_the_created_one_kept() -> None:
     (held,), remove = sync(replace(BASE, group_id="a0", created=False), BASE, SURPLUS, w=live())
     assert remove == ("a0",) and held.members[0].group_id == "b0"
@@ -276,3 +290,44 @@ def test_a_shrink_that_was_under_way_goes_on() -> None:
     assert remove == () and held.members[-1] == replace(
         seat("n2", 2, surplus=2), phase=MemberPhase.RELEASING, group_id="b2"
     )
+
+
+def test_serve_is_adopted_by_where_its_groups_are_whatever_their_numbers() -> None:
+    spec = workload("w", 2, 3, kind=Kind.SERVE)
+    app = replace(live(), spec=spec, placement=(seat("n1", 0, surplus=1), seat("n2", 1, surplus=2)))
+    groups = (group(group_name("main", W, 3, 2), "g2", "n1"), group(group_name("main", W, 3, 7), "g7", "n1"))
+    (one,), remove = sync(groups[0], w=app)
+    assert remove == ()
+    assert [(m.surplus, m.node, m.phase.value, m.group_id) for m in one.members] == [
+        (1, "n1", "ready", "g2"),
+        (2, "n2", "reserved", ""),
+    ]
+    (two,), _ = sync(*groups, group(group_name("main", W, 3, 1), "g1", "n2"), w=app)
+    assert [(m.surplus, m.node, m.phase.value, m.group_id) for m in two.members] == [
+        (1, "n1", "ready", "g2"),
+        (2, "n2", "ready", "g1"),
+        (3, "n1", "releasing", "g7"),
+    ]
+    assert sync(w=app)[0] == []
+
+
+def test_groups_of_attempts_that_hold_nothing_are_leftovers() -> None:
+    other = group(group_name("test", W, 9), "x", "n1")
+    assert leftovers((BASE, SURPLUS, other), [(W, 3)], "main") == ()
+    assert leftovers((BASE, SURPLUS, other), [(W, 2)], "main") == ("b0", "b1")
+
+
+def test_a_group_belongs_to_one_seat() -> None:
+    books = Allocations(version=1)
+    books.reserve(W, 1, (seat("n1", 0, surplus=1), seat("n1", 1, surplus=2)), NODES, 0.0, 30.0, gang=(1,))
+    books.ready(W, 1, 1, "g")
+    books.ready(W, 1, 2, "g")
+    assert [m.group_id for m in books.allocations[W, 1].members] == ["g", ""]
+
+
+def test_a_replica_that_is_gone_leaves_its_seat_empty_and_fails_nothing() -> None:
+    books = Allocations(version=1)
+    books.reserve(W, 1, (seat("n1", 0, surplus=1), seat("n1", 1, surplus=2)), NODES, 0.0, 30.0, gang=(1,))
+    books.ready(W, 1, 1, "g")
+    books.fail(W, 1, 1, "its group is gone")
+    assert books.allocations[W, 1].failed == "" and phases(books) == [(1, "reserved"), (2, "reserved")]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rayorch.core.adoption import parse_group_name
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Start, Stop
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import NodeSpec, QueueSpec, State, WorkloadId
+from rayorch.core.types import Kind, NodeSpec, QueueSpec, State, WorkloadId
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.checkers import Violation, check_history, check_live, check_plan, check_replay
 from rayorch.sim.cluster import SimCluster
@@ -37,6 +38,7 @@ class CheckedCluster(SimCluster):
         super().__init__(nodes, queues, profile, plan, works, faults, tick_s=tick_s)
         self._history_every = history_every
         self._ticks = 0
+        self._first_seen: dict[str, float] = {}
         self.checks = self.check_now if at_calls else lambda: None
         self._judged = 0
 
@@ -57,7 +59,8 @@ class CheckedCluster(SimCluster):
 
     def check_now(self) -> None:
         """What must hold at every call."""
-        self.complain(check_live(self.truth(), self.world.listing(), self.instance))
+        found = check_live(self.truth(), self.world.listing(), self.instance)
+        self.complain(tuple(v for v in found if not self._being_collected(v)))
         attempts: dict[WorkloadId, list[int]] = {}
         for id, attempt in self.attempts.children:
             attempts.setdefault(id, []).append(attempt)
@@ -71,6 +74,13 @@ class CheckedCluster(SimCluster):
             if write.attempt < written.get(write.workload, 0):
                 self.complain((Violation(4, write.workload, f"attempt {write.attempt} wrote after a later one"),))
             written[write.workload] = write.attempt
+
+    def _being_collected(self, violation: Violation) -> bool:
+        """A group that Serve made while its application was being ended: gone after the allocator's next turn."""
+        key = parse_group_name(self.instance, violation.subject) if violation.invariant == 13 else None
+        if key is None or self.tree.workloads[key[0]].spec.kind is not Kind.SERVE:
+            return False
+        return self.now_s <= self._first_seen.setdefault(violation.detail, self.now_s) + self.tick_s
 
     def tick(self) -> None:
         """One tick, then everything that can be judged."""
