@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
 
-from rayorch.adapters.ray_train.contact import AttemptIds, GrantFollower, Reporter
+from rayorch.adapters.ray_train.contact import AttemptIds, GrantFollower, Reporter, RunnerLine
 from rayorch.core.grants import Grant
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, StepReported
 from rayorch.core.types import WorkloadId
@@ -121,3 +122,38 @@ def test_half_an_identity_is_an_error(missing: str) -> None:
     del given[missing]
     with pytest.raises(KeyError, match=missing):
         AttemptIds.from_environment(given)
+
+
+def test_a_look_up_that_blocks_does_not_keep_a_lease_alive_and_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    reachable, looked = threading.Event(), []
+
+    class Runner:
+        class ping:
+            @staticmethod
+            def remote() -> str:
+                return "here"
+
+    def get_actor(name: str, namespace: str) -> Runner:
+        looked.append((name, namespace))
+        assert reachable.wait(60)
+        return Runner()
+
+    def get(answer: str, timeout: float) -> str:
+        if len(looked) == 2:
+            raise ray.exceptions.GetTimeoutError("late")
+        return answer
+
+    monkeypatch.setattr(ray, "get_actor", get_actor)
+    monkeypatch.setattr(ray, "get", get)
+    line = RunnerLine(IDS)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            line.call("ping", timeout_s=0.05)
+    reachable.set()
+    assert line.call("ping", timeout_s=60) == "here"
+    looked.append(("a call that fails", ""))
+    with pytest.raises(ray.exceptions.GetTimeoutError):
+        line.call("ping", timeout_s=60)
+    assert looked[0] == ("runner", "rayorch") and len(looked) == 2

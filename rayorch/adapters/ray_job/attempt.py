@@ -77,12 +77,8 @@ class GrantReader:
             if self._handle is None:
                 self._handle = ray.get_actor(self.identity.runner, namespace=self.identity.namespace)
             handle = self._handle
-        try:
-            grant: Grant = ray.get(handle.grant.remote(-1, 0.0), timeout=GRANT_TIMEOUT_S)
-        except Exception:
-            with self._lock:
-                self._handle = None
-            raise
+        # The handle is good for ever: a runner is never restarted.
+        grant: Grant = ray.get(handle.grant.remote(-1, 0.0), timeout=GRANT_TIMEOUT_S)
         with self._lock:
             self._grant, self._read_s = grant, asked_s
         return grant

@@ -192,8 +192,9 @@ class GrantTable:
                 self._exchange(app, handle)
             except Exception as error:  # noqa: BLE001 - whatever goes wrong, the lease decides when to give up
                 silent_s = time.monotonic() - app.contact_s
+                # The handle is kept: a runner is never restarted, and to look it up again would block without bound
+                # while Ray's control store can't be reached.
                 log.warning("rayorch: runner %s is silent for %.1f s: %r", app.runner, silent_s, error)
-                handle = None
                 if silent_s > app.lease_s:
                     self._end(app, f"no answer from its runner for {silent_s:.1f} s")
                 time.sleep(RETRY_S)

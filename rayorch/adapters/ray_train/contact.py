@@ -80,21 +80,53 @@ class Line(Protocol):
 
 
 class RunnerLine:
-    """Looks the runner up by name, and again after a failure, because a restarted one has a new address."""
+    """Calls the runner, which is looked up by name once: it is never restarted, so its handle stays good.
+
+    Ray looks a name up by a call that blocks for as long as its control store can't be reached, far beyond a lease.
+    So that is done in a thread of its own, and a call that waits for it ends in time.
+    """
 
     def __init__(self, ids: AttemptIds) -> None:
         self._ids = ids
         self._handle: Any = None
+        self._lock = threading.Lock()
+        self._looking: threading.Thread | None = None
+        self._error: Exception | None = None
 
     def call(self, method: str, *args: object, timeout_s: float) -> Any:
         """The answer of `runner.<method>(*args)`. Raises whatever Ray raises, ValueError when there is no runner."""
+        until_s = time.monotonic() + timeout_s
+        handle = self._found(timeout_s)
+        return ray.get(getattr(handle, method).remote(*args), timeout=max(0.0, until_s - time.monotonic()))
+
+    def _found(self, timeout_s: float) -> Any:
+        with self._lock:
+            if self._handle is not None:
+                return self._handle
+            if self._looking is None or not self._looking.is_alive():
+                self._error = None
+                self._looking = threading.Thread(target=self._look, name="rayorch-find-runner", daemon=True)
+                self._looking.start()
+            looking = self._looking
+        looking.join(timeout_s)
+        handle, error = self._outcome()
+        if handle is None:
+            raise error or TimeoutError(f"runner {self._ids.runner} was not found within {timeout_s:.1f} s")
+        return handle
+
+    def _outcome(self) -> tuple[Any, Exception | None]:
+        with self._lock:
+            return self._handle, self._error
+
+    def _look(self) -> None:
         try:
-            if self._handle is None:
-                self._handle = ray.get_actor(self._ids.runner, namespace=self._ids.namespace)
-            return ray.get(getattr(self._handle, method).remote(*args), timeout=timeout_s)
-        except Exception:
-            self._handle = None
-            raise
+            found = ray.get_actor(self._ids.runner, namespace=self._ids.namespace)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where the call was made
+            with self._lock:
+                self._error = error
+        else:
+            with self._lock:
+                self._handle = found
 
 
 class GrantFollower:
