@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +26,25 @@ from rayorch.adapters.ray_groups import (
     row_bundles,
 )
 from rayorch.adapters.ray_nodes import used_by_node
+from rayorch.adapters.ray_serve import app_spec, seats_in_use
 from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
 from rayorch.core.allocations import AllocationChanges, Allocations
-from rayorch.core.errors import ClusterError, StalePlanError
+from rayorch.core.errors import ClusterError, SpecError, StalePlanError
+from rayorch.core.queues import LIVE
 from rayorch.core.reports import SeatInUse
 from rayorch.core.requests import AttemptRef
-from rayorch.core.types import GPU, Allocation, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, group_name
+from rayorch.core.types import (
+    GPU,
+    Allocation,
+    Kind,
+    Member,
+    MemberPhase,
+    NodeId,
+    NodeSpec,
+    Workload,
+    WorkloadId,
+    group_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +275,7 @@ class AllocatorShell:
         known = [
             (*key, surplus, {m.group_id for m in held.members if m.surplus == surplus and m.group_id})
             for key, held in self._books.allocations.items()
+            if 0 in held.gang  # Serve's groups have Serve's names, and it tells itself which of them it uses
             for surplus in sorted({m.surplus for m in held.members})
         ]
         rows = await self._call(group_rows, self._prefix)
@@ -322,6 +336,7 @@ class AllocatorShell:
         ]
         now_s = time.time()
         workloads = {workload.id: workload for workload in records.workloads}
+        groups += await self._call(serve_groups, self._settings.instance, records.workloads)
         deadline_s = now_s + self._settings.start_deadline_s
         adoption = adopt_world(groups, workloads, self._settings.instance, now_s, deadline_s)
         for allocation in adoption.adopt:
@@ -332,6 +347,29 @@ class AllocatorShell:
         self._synced = True
         log.info("books in step with the world: %d adopted, %d removed", len(adoption.adopt), len(adoption.remove))
         self._poker.poke()
+
+
+def serve_groups(instance: str, workloads: Iterable[Workload]) -> list[WorldGroup]:
+    """The groups of live Serve applications, under the names that they would have as ours: Serve names them itself.
+
+    ClusterError when Ray's table can't be read.
+    """
+    found: list[WorldGroup] = []
+    for workload in workloads:
+        if workload.spec.kind is not Kind.SERVE or workload.state not in LIVE:
+            continue
+        try:
+            app = app_spec(workload.spec)
+        except SpecError as error:
+            log.info("%s has no groups of Serve's: %s", workload.id, error)
+            continue
+        bundle_of = {deployment: role.bundle for role, deployment in app.roles}
+        bundle = app.roles[0][0].bundle  # with one role its deployment may be unnamed
+        for number, seat in enumerate(seats_in_use(app.name), start=1):
+            name = group_name(instance, workload.id, workload.attempt, number)
+            bundles = ((NodeId(seat.node_id), bundle_of.get(seat.role, bundle)),)
+            found.append(WorldGroup(name, seat.group_id, bundles, created=True))
+    return found
 
 
 GangAllocator = ray.remote(AllocatorShell)

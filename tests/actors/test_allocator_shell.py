@@ -1,0 +1,87 @@
+"""The allocator without Ray: what it makes of the groups that Ray lists."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from rayorch.actors import allocator
+from rayorch.actors.allocator import AllocatorSettings, AllocatorShell
+from rayorch.core.payload import Payload
+from rayorch.core.queues import QueueChanges
+from rayorch.core.reports import SeatInUse
+from rayorch.core.types import Allocation, Kind, MemberPhase, State, Workload, WorkloadId
+from tests.build import seat, workload
+
+APP = WorkloadId("app")
+SEATS = (seat("n1", 0, surplus=1), seat("n2", 1, surplus=2))
+REPLICAS = (
+    SeatInUse("Model", "n1", "aa", "SERVE_REPLICA::app#Model#x"),
+    SeatInUse("Model", "n2", "bb", "SERVE_REPLICA::app#Model#y"),
+)
+
+
+@dataclass
+class World:
+    """What Ray and the queue owner answer."""
+
+    rows: tuple[Mapping[str, Any], ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    replicas: tuple[SeatInUse, ...] = ()
+    removed: list[str] = field(default_factory=list)
+
+    @property
+    def changes_since(self) -> Any:
+        return self
+
+    async def remote(self, version: int) -> QueueChanges:
+        return QueueChanges(1, True, (), self.workloads, ())
+
+
+@contextlib.asynccontextmanager
+async def shell(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AllocatorShell]:
+    """An allocator that has compared nothing yet."""
+    monkeypatch.setattr(allocator, "find", lambda name: world)
+    monkeypatch.setattr(allocator, "group_rows", lambda prefix: world.rows)
+    monkeypatch.setattr(allocator, "remove_group", world.removed.append)
+    monkeypatch.setattr(allocator, "seats_in_use", lambda app: world.replicas)
+    monkeypatch.setattr(allocator, "controller_sender", lambda instance: lambda: None)
+    made = object.__new__(AllocatorShell)
+    await AllocatorShell.__init__(made, AllocatorSettings())  # type: ignore[misc]
+    made._watch.cancel()
+    yield made
+
+
+def application() -> Workload:
+    payload = Payload(import_path="serving:app").to_text()
+    spec = workload("app", 2, 4, kind=Kind.SERVE, payload=payload)
+    return Workload(spec, State.RUNNING, 0.0, attempt=1, placement=SEATS, started_s=1.0, ready_s=2.0)
+
+
+async def test_a_serve_application_outlives_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(workloads=(application(),), replicas=REPLICAS)
+    async with shell(world, monkeypatch) as made:
+        await made._compare()
+        held = made._books.allocations[APP, 1]
+    assert [(m.node, m.group_id, m.phase) for m in held.members] == [
+        ("n1", "aa", MemberPhase.READY),
+        ("n2", "bb", MemberPhase.READY),
+    ]
+    assert world.removed == []
+
+
+async def test_replicas_are_not_taken_for_removed_because_their_groups_have_serves_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shell(World(), monkeypatch) as made:
+        await made._compare()
+        made._books.adopt(Allocation(APP, 1, SEATS, 0.0, 30.0, "", (1, 2)))
+        made._books.rebind(APP, 1, tuple(replace(replica, role="worker") for replica in REPLICAS))
+        assert {m.phase for m in made._books.allocations[APP, 1].members} == {MemberPhase.READY}
+        before = made._books.version
+        await made._compare()
+        assert made._books.version == before
