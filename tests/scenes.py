@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from rayorch.core.decisions import Decision, Plan, Reserve, Resize, Scale, Start, Stop, WaitReason
+from rayorch.core.decisions import Plan, Reserve, Resize, Scale, Start, Stop, WaitReason
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     Allocation,
@@ -46,7 +47,7 @@ def node(
     zone: str | None = None,
     cpu: float = 64,
     health: NodeHealth = NodeHealth.OK,
-    **changes: object,
+    **changes: Any,
 ) -> NodeSpec:
     """A node whose id is its name. Further fields of NodeSpec by keyword."""
     path = [(level, value) for level, value in (("zone", zone), ("rack", rack)) if value is not None]
@@ -58,7 +59,7 @@ def node(
         topology=tuple(path),
         health=health,
     )
-    return replace(spec, **changes)  # type: ignore[arg-type]
+    return replace(spec, **changes)
 
 
 def queue(
@@ -84,7 +85,7 @@ def spec(
     rack: str = "",
     roles: tuple[Role, ...] = (),
     cpu: float = 0,
-    **changes: object,
+    **changes: Any,
 ) -> WorkloadSpec:
     """A workload of one role "worker"; `members=(2, 4)` makes it resizable. `rack`: "required" or "preferred"."""
     least, most = members if isinstance(members, tuple) else (members, members)
@@ -101,12 +102,12 @@ def spec(
         resizable=most > least,
         topology=topology,
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
-def pending(id: str, members: int | tuple[int, int] = 1, submitted_s: float = 0.0, **asked: object) -> Workload:
+def pending(id: str, members: int | tuple[int, int] = 1, submitted_s: float = 0.0, **asked: Any) -> Workload:
     """A workload that waits. Fields of the Workload that a test needs go in by `dataclasses.replace`."""
-    return Workload(spec(id, members, **asked), State.PENDING, submitted_s)  # type: ignore[arg-type]
+    return Workload(spec(id, members, **asked), State.PENDING, submitted_s)
 
 
 def running(
@@ -116,10 +117,10 @@ def running(
     started_s: float = 0.0,
     submitted_s: float = 0.0,
     demand: tuple[int, int] | None = None,
-    **asked: object,
+    **asked: Any,
 ) -> tuple[Workload, Allocation]:
     """A workload whose members sit on these nodes, one per name; those above its minimum are surplus."""
-    made = spec(id, members if members is not None else len(on), **asked)  # type: ignore[arg-type]
+    made = spec(id, members if members is not None else len(on), **asked)
     role = made.roles[0]
     serve = made.kind is Kind.SERVE
     seats = []
@@ -167,21 +168,26 @@ def releasing(held: tuple[Workload, Allocation], *surplus: int, beneficiary: str
 
 def snapshot(
     nodes: Iterable[NodeSpec],
-    work: Iterable[Workload | tuple[Workload, Allocation]] = (),
+    work: Iterable[object] = (),
     queues: Iterable[QueueSpec] = (),
     now_s: float = NOW,
     synced: bool = True,
     what_if_budget: int = 1000,
 ) -> Snapshot:
-    """All of it together, sorted as a Snapshot is. Without queues there is one unlimited queue "q"."""
+    """All of it together, sorted as a Snapshot is. `work`: workloads, or (workload, allocation) pairs.
+
+    Without queues there is one unlimited queue "q".
+    """
     workloads: list[Workload] = []
     allocations: list[Allocation] = []
     for item in work:
-        if isinstance(item, tuple):
-            workloads.append(item[0])
-            allocations.append(item[1])
-        else:
-            workloads.append(item)
+        for part in item if isinstance(item, tuple) else (item,):
+            if isinstance(part, Workload):
+                workloads.append(part)
+            elif isinstance(part, Allocation):
+                allocations.append(part)
+            else:
+                raise TypeError(f"neither a workload nor an allocation: {part!r}")
     return Snapshot(
         versions=Versions(1, 1, 1),
         now_s=now_s,
@@ -217,6 +223,11 @@ def grown(plan: Plan) -> dict[str, list[str]]:
     return {d.workload: [m.node for m in d.add] for d in plan.decisions if isinstance(d, Resize) and d.add}
 
 
+def resizes(plan: Plan) -> list[Resize]:
+    """The resizes themselves."""
+    return [d for d in plan.decisions if isinstance(d, Resize)]
+
+
 def reserved(plan: Plan) -> dict[str, list[str]]:
     """The nodes of the seats that are promised in room that comes free."""
     return {
@@ -241,6 +252,6 @@ def reasons(plan: Plan, id: str) -> list[WaitReason]:
     return [wait.reason for wait in plan.waits.get(WorkloadId(id), ())]
 
 
-def changes(plan: Plan) -> list[Decision]:
+def changes(plan: Plan) -> list[Start | Stop | Resize]:
     """Decisions that change something: no reservations, no demand for nodes."""
     return [d for d in plan.decisions if isinstance(d, Start | Stop | Resize)]

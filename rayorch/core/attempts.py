@@ -121,7 +121,15 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         return replace(ended, ended_s=event.at_s)
     # What came after the last checkpoint is lost; the next attempt begins there.
     resumes_at = workload.checkpoint.step if workload.checkpoint is not None else 0
-    return replace(ended, started_s=None, ready_s=None, not_before_s=event.not_before_s, step=resumes_at)
+    return replace(
+        ended,
+        started_s=None,
+        ready_s=None,
+        not_before_s=event.not_before_s,
+        step=resumes_at,
+        requeued_s=event.at_s,
+        yielded_to=workload.stop.beneficiary if workload.stop is not None else None,
+    )
 
 
 def _reported(workload: Workload, event: Reported) -> Workload:

@@ -56,6 +56,8 @@ def _serve(draft: Draft, request: Request) -> None:
         if claim.id not in draft.facts.owed:  # it was looked at before its turn
             draft.verdicts[claim.shape, claim.queue] = known
         assert known.waits, f"{claim.id} neither starts nor has a reason to wait"
+    if not draft.soon.quota.capped(claim.queue, claim.resources):
+        draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
     if known.lacks_room:
         draft.unplaced.append(claim)
         hold(draft, claim)
@@ -63,7 +65,13 @@ def _serve(draft: Draft, request: Request) -> None:
 
 
 def _evict(draft: Draft, claim: Claim) -> bool:
-    """Reclaim what the queue deserves; else preempt lower priority. A shape that failed in its queue fails again."""
+    """Reclaim what the queue deserves; else preempt lower priority. A shape that failed in its queue fails again.
+
+    While more important work of the same queue waits, less important work evicts nobody: it would only get the room
+    to lose it to the former.
+    """
+    if draft.waiting.get(claim.queue, claim.priority) > claim.priority:
+        return False
     for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
         key = (cause.value, claim.shape, claim.queue)
         if key in draft.failed:

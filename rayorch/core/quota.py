@@ -144,6 +144,14 @@ class Quota:
             if _names(spec, name)
         )
 
+    def capped(self, queue: QueueId, amount: Resources) -> bool:
+        """Whether the queue's own borrow limit forbids `amount` more, whatever others use or lend."""
+        spec = self._specs.get(queue)
+        if spec is None or spec.borrow_limit is None:
+            return False
+        most, used = spec.deserved + spec.borrow_limit, self.used(queue)
+        return any(n > 0 and _names(spec, name) and used.units(name) + n > most.units(name) for name, n in amount)
+
     def above_deserved(self, queue: QueueId, resources: Iterable[str]) -> bool:
         """Whether the queue itself (not its ancestors) holds more than it deserves of one of these resources."""
         spec = self._specs.get(queue)
@@ -152,10 +160,14 @@ class Quota:
         used = self.used(queue)
         return any(_names(spec, name) and used.units(name) > spec.deserved.units(name) for name in resources)
 
+    def deserved(self, queue: QueueId) -> Resources:
+        """The queue's share; nothing for a queue that does not exist."""
+        spec = self._specs.get(queue)
+        return spec.deserved if spec is not None else Resources()
+
     def deserves(self, queue: QueueId, resource: str) -> bool:
         """Whether the queue has a share of the resource that it can always get back."""
-        spec = self._specs.get(queue)
-        return spec is not None and spec.deserved.units(resource) > 0
+        return self.deserved(queue).units(resource) > 0
 
     def share(self, queue: QueueId) -> float:
         """The dominant share of a queue: the largest used/deserved over the resources that it names.

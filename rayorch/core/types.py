@@ -412,7 +412,7 @@ class Workload:
     the running attempt is meant to have. `lease_renewed_s`: the last sign of life of the attempt's runner, equal to
     `started_s` until the first. `placement`: the seats that were committed for the current attempt, without
     phase and group (those are the allocator's). `release_by_s`, `release_for`: the last shrink's deadline and
-    beneficiary.
+    beneficiary. `requeued_s`, `yielded_to`: when the last attempt was requeued, and for whom it was stopped.
     """
 
     spec: WorkloadSpec
@@ -442,6 +442,8 @@ class Workload:
     placement: tuple[Member, ...] = ()
     release_by_s: float | None = None
     release_for: WorkloadId | None = None
+    requeued_s: float | None = None
+    yielded_to: WorkloadId | None = None
 
     @property
     def id(self) -> WorkloadId:

@@ -153,5 +153,7 @@ def _within_queue(draft: Draft, claim: Claim) -> SortKey:
 def _across_queues(draft: Draft, entry: tuple[SortKey, Request]) -> SortKey:
     within, request = entry
     claim, quota = request.claim, draft.soon.quota
-    borrows = int(quota.borrows(claim.queue, claim.resources))
+    # What can't start anyway keeps nobody waiting who stands behind it in its queue.
+    idle = bool(request.gate) or quota.capped(claim.queue, claim.resources)
+    borrows = int(not idle and quota.borrows(claim.queue, claim.resources))
     return (within[0], borrows, within[1], quota.share(claim.queue), *within[2:])

@@ -33,6 +33,9 @@ from rayorch.core.types import (
 
 LIVE = (State.RUNNING, State.STOPPING)
 
+OWED_S = 60.0
+"""How long after its victim has been requeued a beneficiary still goes before all others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
@@ -49,7 +52,7 @@ class Facts:
     """The snapshot with its indexes.
 
     `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
-    `owed`: for whom room is being freed.
+    `owed`: for whom room is being freed, or was a moment ago.
     """
 
     snapshot: Snapshot
@@ -85,7 +88,7 @@ class Facts:
             held=held,
             leaving=tuple(leaving),
             topology=Topology.of(snapshot.nodes),
-            owed=frozenset(gone.beneficiary for gone in leaving if gone.beneficiary is not None),
+            owed=_owed(snapshot, leaving),
             holdings=tuple((workloads[id], held[id].held) for id in sorted(held)),
         )
 
@@ -101,6 +104,17 @@ class Facts:
     def live(self) -> list[tuple[Workload, Allocation]]:
         """Live attempts that hold seats, by id."""
         return [(self.workloads[id], self.held[id]) for id in sorted(self.held)]
+
+
+def _owed(snapshot: Snapshot, leaving: list[Leaving]) -> frozenset[WorkloadId]:
+    """Who is owed room: what was freed for a workload is its own until it starts, for a bounded time."""
+    found = {gone.beneficiary for gone in leaving}
+    found |= {
+        w.yielded_to
+        for w in snapshot.workloads
+        if w.yielded_to is not None and w.requeued_s is not None and snapshot.now_s - w.requeued_s <= OWED_S
+    }
+    return frozenset(id for id in found if id is not None)
 
 
 def _leaving(workload: Workload, allocation: Allocation) -> Leaving | None:
@@ -179,11 +193,13 @@ class Draft:
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
     of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
     `unplaced`: claims within their quota that found no room. `failed`: (how it was tried, shape, queue), not tried
-    again. `verdicts`: what became of a shape in a queue, for those behind it. `rankings`, `touched`: the best nodes by
-    bundle, and the log of nodes that have changed. `moves`: what could be evicted, the lowest priority of these.
-    `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
-    `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
-    holds most of a resource in a queue.
+    again; `no_room`: (where, shape), not tried until room comes free. `verdicts`: what became of a shape in a queue,
+    for those behind it. `rankings`, `touched`: the best nodes by bundle, and the log of nodes that have changed.
+    `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
+    queue are beyond its share of a resource. `idle_room`, `ideal_room`:
+    nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
+    `holders`: why shapes find no room, shapes that no set of the nodes could take, and who holds most of a resource
+    in a queue.
     """
 
     facts: Facts
@@ -202,12 +218,15 @@ class Draft:
     protected: dict[WorkloadId, str] = field(default_factory=dict)
     unplaced: list[Claim] = field(default_factory=list)
     failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
+    no_room: set[tuple[str, Shape]] = field(default_factory=set)
     verdicts: dict[tuple[Shape, QueueId], Verdict] = field(default_factory=dict)
     rankings: dict[Resources, Ranking] = field(default_factory=dict)
     touched: list[NodeId] = field(default_factory=list)
     moves: tuple[Move, ...] | None = None
     lowest_priority: int = 0
     heads: set[QueueId] = field(default_factory=set)
+    waiting: dict[QueueId, int] = field(default_factory=dict)
+    borrowed: dict[tuple[QueueId, str], frozenset[tuple[WorkloadId, int]]] = field(default_factory=dict)
     idle_room: Room | None = None
     ideal_room: Room | None = None
     holders: dict[tuple[str, QueueId | None], tuple[WorkloadId, ...]] = field(default_factory=dict)
@@ -322,6 +341,8 @@ class Draft:
         self.soon.give(workload.spec.queue, members)
         self.touched.extend(m.node for m in members)
         self._forget_moves(workload.id)
+        self.no_room.clear()
+        self.borrowed.clear()
         if members:
             self.leaving.append(Leaving(workload.id, members, deadline_s, beneficiary))
 

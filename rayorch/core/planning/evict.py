@@ -2,8 +2,9 @@
 
 Reclaim: the claim keeps its queue (and all above it) within the deserved share; victims lie in queues that hold more
 than theirs, whatever their priority. Preempt: victims have strictly lower priority; a claim that borrows takes from
-other queues only what those borrow themselves. Either way the victims' own restart would come after the beneficiary,
-so no two workloads evict each other in turn.
+other queues only what those borrow themselves. The freed room is the beneficiary's: until it has started it goes
+before all others (bounded by `OWED_S`), so its victims come back after it. And nobody evicts the one that it made
+room for. So no two workloads evict each other in turn.
 
 The set is found by what-ifs on copies: surplus seats alone, then whole attempts too. The seats are chosen where least
 work is lost, everything that frees nothing there is dropped, and then every single move that the claim does not need.
@@ -100,7 +101,7 @@ def _allowed(draft: Draft, claim: Claim, cause: StopCause) -> list[Move]:
         move
         for move in known
         if (reclaims or move.victim.spec.priority < claim.priority)
-        and move.victim.id != claim.id
+        and move.victim.id not in (claim.id, claim.workload.yielded_to)
         and move.victim.id not in draft.added
     ]
     if not reclaims and not borrows:
@@ -120,37 +121,67 @@ def _has_a_share(quota: Quota, claim: Claim) -> bool:
 
 def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> list[Move]:
     quota = draft.soon.quota.copy()
-    names = _names(claim.resources)
-    judged: dict[tuple[QueueId, frozenset[str]], bool] = {}
     taken: dict[WorkloadId, set[int]] = {}
     chosen: list[Move] = []
     for move in moves:
-        queue = move.victim.spec.queue
-        key = (queue, _names(move.frees) & names)
-        if key not in judged:
-            same = not reclaims and quota.divergence(claim.queue, queue) is None
-            judged[key] = same or _over_its_share(claim, queue, quota, key[1], entitled=reclaims)
-        if not judged[key]:
+        parting = quota.divergence(claim.queue, move.victim.spec.queue)
+        if parting is None:
+            if reclaims:
+                continue
+        elif not _beyond_its_share(draft, quota, claim, move, parting, entitled=reclaims):
             continue
         chosen.append(move)
         gone = taken.setdefault(move.victim.id, set())
-        quota.refund(queue, total(m.bundle for m in move.members if m.surplus not in gone))
+        quota.refund(move.victim.spec.queue, total(m.bundle for m in move.members if m.surplus not in gone))
         gone.update(m.surplus for m in move.members)
-        judged.clear()
     return chosen
 
 
-def _over_its_share(claim: Claim, queue: QueueId, quota: Quota, names: frozenset[str], entitled: bool) -> bool:
-    """Whether, where the two queues' paths part, the victim's side holds more than it deserves of what is claimed.
-
-    `entitled`: only of resources that the claim's side has a share of.
+def _beyond_its_share(
+    draft: Draft, quota: Quota, claim: Claim, move: Move, parting: tuple[QueueId, QueueId], entitled: bool
+) -> bool:
+    """Whether, where the two queues' paths part, the victim's side still holds more than it deserves of what is
+    claimed, and these seats are part of what it borrowed. `entitled`: only of resources that the claim's side has a
+    share of.
     """
-    parting = quota.divergence(claim.queue, queue)
-    if parting is None:
-        return False
     ours, theirs = parting
-    shared = sorted(name for name in names if not entitled or quota.deserves(ours, name))
-    return quota.above_deserved(theirs, shared)
+    for name, _ in claim.resources:
+        if entitled and not quota.deserves(ours, name):
+            continue
+        if move.frees.units(name) and quota.above_deserved(theirs, (name,)):
+            seat = 0 if move.stops else move.members[0].surplus
+            if (move.victim.id, seat) in _borrowed(draft, theirs, name):
+                return True
+    return False
+
+
+def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[WorkloadId, int]]:
+    """What of a queue's holdings counts as borrowed: what goes beyond its share, by priority, then by seniority.
+
+    (workload, 0) stands for the gang's minimum, (workload, n) for surplus seat n; surplus seats come after all
+    minimums. So a queue keeps its most important work when others take back what they lent it.
+    """
+    key = (side, name)
+    if key not in draft.borrowed:
+        gangs: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
+        spare: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
+        for workload, _ in draft.facts.live():
+            queue = workload.spec.queue
+            if queue != side and not queue.startswith(f"{side}/"):
+                continue
+            kept = draft.staying(workload.id)
+            extra = {m.surplus: m.bundle.units(name) for m in removable(workload.spec, kept)}
+            rank = (-workload.spec.priority, workload.started_s or 0.0, workload.id)
+            gangs.append((rank, 0, sum(m.bundle.units(name) for m in kept if m.surplus not in extra)))
+            spare += [(rank, number, units) for number, units in extra.items()]
+        left = draft.soon.quota.deserved(side).units(name)
+        found: set[tuple[WorkloadId, int]] = set()
+        for (_, _, id), number, units in (*sorted(gangs), *sorted(spare)):
+            left -= units
+            if left < 0:
+                found.add((id, number))
+        draft.borrowed[key] = frozenset(found)
+    return draft.borrowed[key]
 
 
 def _names(amount: Resources) -> frozenset[str]:

@@ -16,7 +16,7 @@ from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.policy import SortKey
-from rayorch.core.types import UNIT, NodeId, QueueId, Resources
+from rayorch.core.types import UNIT, NodeId, Resources
 
 NOW = "now"
 SOON = "soon"
@@ -25,12 +25,12 @@ HELD = "held"
 
 def place(draft: Draft, claim: Claim) -> bool:
     """Start the claim, or add its seat, if quota and room allow it now; never in room that is promised to others."""
-    key = (NOW, claim.shape, QueueId(""))
-    if key in draft.failed or not _within_quota(draft, claim):
+    key = (NOW, claim.shape)
+    if key in draft.no_room or not _within_quota(draft, claim):
         return False
     nodes = find(claim.shape, draft.open_search())
     if nodes is None:
-        draft.failed.add(key)
+        draft.no_room.add(key)
         return False
     members = draft.charge(claim, nodes, *draft.both)
     if claim.grows:
@@ -43,12 +43,12 @@ def place(draft: Draft, claim: Claim) -> bool:
 
 def promise(draft: Draft, claim: Claim) -> bool:
     """Reserve seats in room that is free or being freed, if the claim fits there: it needs no victims then."""
-    key = (SOON, claim.shape, QueueId(""))
-    if draft.soon is draft.now or key in draft.failed or not draft.soon.quota.fits(claim.queue, claim.resources):
+    key = (SOON, claim.shape)
+    if draft.soon is draft.now or key in draft.no_room or not draft.soon.quota.fits(claim.queue, claim.resources):
         return False
     nodes = find(claim.shape, draft.search(draft.soon.room))
     if nodes is None:
-        draft.failed.add(key)
+        draft.no_room.add(key)
         return False
     members = draft.charge(claim, nodes, draft.soon)
     draft.reserves.append(Reserve(claim.id, members, True, f"seats that are being freed on {_where(draft, nodes)}"))
@@ -58,8 +58,8 @@ def promise(draft: Draft, claim: Claim) -> bool:
 def hold(draft: Draft, claim: Claim) -> bool:
     """Keep nodes for the head of a queue; False when it needs none or no node could take it."""
     small = len(claim.asks) == 1 and claim.resources.gpu_units <= UNIT
-    key = (HELD, claim.shape, QueueId(""))
-    if claim.grows or small or claim.queue in draft.heads or key in draft.failed:
+    key = (HELD, claim.shape)
+    if claim.grows or small or claim.queue in draft.heads or key in draft.no_room:
         return False
     empty = draft.idle()
     plain = draft.search(empty)
@@ -75,7 +75,7 @@ def hold(draft: Draft, claim: Claim) -> bool:
     )
     nodes = find(claim.shape.loose, search)
     if nodes is None:
-        draft.failed.add(key)
+        draft.no_room.add(key)
         return False
     draft.heads.add(claim.queue)
     members = tuple(ask.on(node, ()) for ask, node in zip(claim.asks, nodes, strict=True))
