@@ -64,6 +64,7 @@ class RayCluster:
         self._demand_call: Any = None
         self._demand_sent_s = 0.0
         self._versions = Versions(0, -1, -1)
+        self._renewals = 0
         self.queue_specs: dict[QueueId, QueueSpec] = {}
         self.workloads: dict[WorkloadId, Workload] = {}
         self.nodes: dict[NodeId, NodeSpec] = {}
@@ -99,27 +100,36 @@ class RayCluster:
         return self._inventory
 
     def snapshot(self) -> Snapshot:
-        """Fetch what changed from each owner and join it."""
+        """Fetch what changed from each owner and join it.
+
+        `now_s` is of before the questions: a clock that is set forward meanwhile must not make the signs of life in
+        the answers look old (the queue owner renews them when it sees such a step).
+        """
+        now_s = time.time()
         changed, observed, (booked, synced) = _answers(
             [
-                self._queues.changes_since.remote(self._versions.queues),
+                self._queues.changes_since.remote((self._versions.queues, self._renewals)),
                 self._inventory.changes_since.remote(self._versions.inventory),
                 self._allocator.changes_since.remote(self._versions.allocations),
             ]
         )
         self._take_queues(changed)
+        full = observed.full
         _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
-        if observed.full and self._cordons:  # a new inventory knows no cordons: not a turn may pass without them
+        if full and self._cordons:  # a new inventory knows no cordons: not a turn may pass without them
             self._pushed_cordons = dict(self._cordons)
             calls = [self._inventory.set_cordons.remote(tuple(self._cordons.values()))]
             observed = _answers([*calls, self._inventory.changes_since.remote(observed.version)])[1]
             _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
         _merge(self.allocations, booked.full, {(a.workload, a.attempt): a for a in booked.allocations}, booked.removed)
         self._versions = Versions(changed.version, observed.version, booked.version)
-        self._keep_owners_informed()
+        self._renewals = changed.renewals
+        if full:
+            self._pushed_served = None  # a new inventory would take Serve's seats for foreign use
+        self._keep_owners_informed(synced)
         return Snapshot(
             versions=self._versions,
-            now_s=time.time(),
+            now_s=now_s,
             queues=tuple(sorted(self.queue_specs.values(), key=lambda q: q.id)),
             workloads=tuple(sorted(self.workloads.values(), key=lambda w: w.id)),
             nodes=tuple(sorted(self.nodes.values(), key=lambda n: n.id)),
@@ -138,8 +148,11 @@ class RayCluster:
             else:
                 self.workloads[workload.id] = workload
 
-    def _keep_owners_informed(self) -> None:
-        """Pass copies on: cordons to the inventory, what could ever be had to the queue owner's door."""
+    def _keep_owners_informed(self, synced: bool) -> None:
+        """Pass copies on: cordons to the inventory, what could ever be had to the queue owner's door.
+
+        What Serve holds is not known while the allocator has not compared its books with the world (`synced`).
+        """
         if self._pushed_cordons != self._cordons:
             self._inventory.set_cordons.remote(tuple(self._cordons.values()))
             self._pushed_cordons = dict(self._cordons)
@@ -148,7 +161,7 @@ class RayCluster:
             self._queues.set_capacity.remote(self._inventory.shapes.remote())  # Ray passes the answer on
             self._pushed_shapes, self._shapes_pushed_s = self._versions.inventory, time.monotonic()
         served = self._served()
-        if served != self._pushed_served:
+        if synced and served != self._pushed_served:
             self._inventory.set_served.remote(served)
             self._pushed_served = served
         held_nodes = {m.node for allocation in self.allocations.values() for m in allocation.members}

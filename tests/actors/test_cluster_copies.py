@@ -1,0 +1,83 @@
+"""The controller's copies of the owners' facts, without Ray: what is asked for, and what is passed on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rayorch.actors import cluster
+from rayorch.actors.cluster import RayCluster
+from rayorch.core.allocations import AllocationChanges
+from rayorch.core.inventory import InventoryChanges
+from rayorch.core.queues import QueueChanges
+from rayorch.core.types import Allocation, NodeId, Resources, WorkloadId
+from rayorch.policies.default import DEFAULT
+from tests.build import node, seat
+
+
+class Owners:
+    """All three in one: each method answers what it is set to, and what was asked is written down."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.queues = QueueChanges(7, True, (), (), (), renewals=40)
+        self.inventory = InventoryChanges(1, True, (node("n1"),), ())
+        serving = Allocation(WorkloadId("app"), 1, (seat("n1", surplus=1),), 0.0, 30.0, "", (1,))
+        self.booked = (AllocationChanges(1, True, (serving,), ()), True)
+
+    def __getattr__(self, method: str) -> Any:
+        return _Method(self, method)
+
+    def args_of(self, method: str) -> list[Any]:
+        return [argument for name, argument in self.asked if name == method]
+
+
+class _Method:
+    def __init__(self, owners: Owners, name: str) -> None:
+        self._owners, self._name = owners, name
+
+    def remote(self, *args: Any) -> Any:
+        self._owners.asked.append((self._name, args[0] if args else None))
+        return self._name
+
+
+@pytest.fixture
+def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
+    made = Owners()
+    monkeypatch.setattr(
+        cluster, "_answers", lambda calls: [made.queues, made.inventory, made.booked] if len(calls) == 3 else [None]
+    )
+    return made
+
+
+@pytest.fixture
+def copies(owners: Owners) -> RayCluster:
+    made = RayCluster("main", DEFAULT)
+    made._queues = made._inventory = made._allocator = owners
+    made.snapshot()
+    return made
+
+
+def test_a_new_inventory_is_told_again_what_serve_holds(owners: Owners, copies: RayCluster) -> None:
+    served = {NodeId("n1"): Resources.of({"GPU": 1})}
+    owners.inventory = InventoryChanges(2, False, (), ())
+    copies.snapshot()
+    assert owners.args_of("set_served") == [served]
+    owners.inventory = InventoryChanges(1_000, True, (node("n1"),), ())
+    copies.snapshot()
+    assert owners.args_of("set_served") == [served, served]
+
+
+def test_a_new_allocator_that_knows_nothing_yet_does_not_make_serves_use_foreign(
+    owners: Owners, copies: RayCluster
+) -> None:
+    owners.booked = (AllocationChanges(2, True, (), ()), False)
+    copies.snapshot()
+    assert len(owners.args_of("set_served")) == 1
+
+
+def test_renewals_that_are_known_are_not_asked_for_again(owners: Owners, copies: RayCluster) -> None:
+    copies.snapshot()
+    assert owners.args_of("changes_since")[0] == (0, 0)
+    assert owners.args_of("changes_since")[3] == (7, 40)
