@@ -47,6 +47,7 @@ async def test_without_a_token_another_machine_is_refused() -> None:
 async def test_a_page_of_another_site_is_refused() -> None:
     assert (await _get(GatewaySettings(), {"Origin": "http://evil.example"})).status_code == 403
     assert (await _get(GatewaySettings(), {"Origin": "null"})).status_code == 403
+    assert (await _get(GatewaySettings(), {"Origin": "http://["})).status_code == 403
     crossing = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
     assert (await _get(GatewaySettings(), crossing)).status_code == 403
     assert (await _get(GatewaySettings(), {"Origin": "http://127.0.0.1:8266"})).status_code == 200
@@ -112,3 +113,11 @@ def test_the_token_comes_from_a_variable_or_a_file(tmp_path: Path) -> None:
     for bad in ("", "short", "has a space in the middle", "ünïcode-ünïcode-ünïcode"):
         with pytest.raises(SpecError):
             token_from({"RAYORCH_TOKEN": bad})
+
+
+async def test_a_length_that_is_no_number_is_refused() -> None:
+    for length in (b"\xb2", b"-1", b"1e9", b"9" * 5000):
+        app = create_app(FakeBackend(), GatewaySettings())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8266") as http:
+            answer = await http.post("/api/v1/workloads", headers=[(b"Content-Length", length)], content=b"x")
+        assert answer.status_code == 413, length

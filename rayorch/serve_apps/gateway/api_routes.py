@@ -58,7 +58,12 @@ MAX_PAGE = 1000
 MAX_REASON = 1000
 KEEP_ALIVE_S = 15.0
 
+MAX_COUNT = 2**63 - 1
+
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+Place = Annotated[int, Query(ge=0, le=MAX_COUNT)]
+"""A byte's place in a log, or an event's in the journal."""
+Attempt = Annotated[int, Query(ge=1, le=MAX_COUNT)]
 Word = TypeVar("Word", State, Kind)
 
 
@@ -207,8 +212,8 @@ class ApiRoutes:
     async def logs(
         self,
         workload: str,
-        attempt: Annotated[int | None, Query(ge=1)] = None,
-        offset: Annotated[int, Query(ge=0)] = 0,
+        attempt: Attempt | None = None,
+        offset: Place = 0,
         follow: bool = False,
         notes: bool = False,
     ) -> Response:
@@ -225,7 +230,7 @@ class ApiRoutes:
             {"attempt": number, "text": chunk.text, "nextOffset": chunk.next_offset, "ended": chunk.ended}
         )
 
-    async def put_result(self, workload: str, request: Request, attempt: Annotated[int, Query(ge=1)]) -> Response:
+    async def put_result(self, workload: str, request: Request, attempt: Attempt) -> Response:
         """What a submitted function returned or raised, from its driver; refused for a replaced attempt."""
         data = await request.body()
         raise_unless_accepted(await self._backend.put_result(AttemptRef(WorkloadId(workload), attempt), data))
@@ -244,11 +249,11 @@ class ApiRoutes:
     async def events(
         self,
         request: Request,
-        since: Annotated[int, Query(ge=0)] = 0,
+        since: Place = 0,
         workload: str = "",
         limit: Limit = 100,
         watch: bool = False,
-        last_event_id: Annotated[int | None, Header()] = None,
+        last_event_id: Annotated[int | None, Header(ge=0, le=MAX_COUNT)] = None,
     ) -> Response:
         """A page of the journal; with `watch` or Accept: text/event-stream, a stream that resumes by event id."""
         since = since if last_event_id is None else last_event_id

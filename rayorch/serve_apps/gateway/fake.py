@@ -129,6 +129,8 @@ class FakeBackend:
         found = [w for w in self.known.values() if request.filter.matches(w)]
         if request.newest_first:
             found.reverse()
+        if request.cursor and not request.cursor.isdecimal():
+            raise SpecError("cursor", f"{request.cursor!r} is not the next_cursor of a page")
         first = int(request.cursor or 0)
         page = tuple(found[first : first + request.limit])
         rest = first + len(page) < len(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import secrets
 from collections.abc import Mapping
 
@@ -34,6 +35,21 @@ _METADATA_KEYS = frozenset(
         *("preemptible", "grace", "min_runtime", "retries", "require", "prefer", "resizable"),
     )
 )
+
+_RAYS_FIELDS = (
+    *(("metadata.id", "submission_id"), ("metadata.name", "submission_id"), ("metadata.annotations", "metadata")),
+    *(("metadata.queue", "metadata.rayorch.queue"), ("spec.entrypoint", "entrypoint")),
+    *(("spec.runtimeEnv.workingDir", "runtime_env.working_dir"), ("spec.runtimeEnv.envVars", "runtime_env.env_vars")),
+    *(("spec.runtimeEnv.pyModules", "runtime_env.py_modules"), ("spec.runtimeEnv", "runtime_env")),
+    *(("spec.driver.CPU", "entrypoint_num_cpus"), ("spec.driver.GPU", "entrypoint_num_gpus")),
+    *(("spec.driver.memory", "entrypoint_memory"), ("spec.driver", "entrypoint_resources")),
+    *(("spec.gang.resources.GPU", "metadata.rayorch.gpus"), ("spec.gang.resources.CPU", "metadata.rayorch.cpus")),
+    *(("spec.gang.resources", "metadata.rayorch.resources"), ("spec.gang.workers", "metadata.rayorch.workers")),
+    *(("spec.preemption.grace", "metadata.rayorch.grace"), ("spec.priority", "metadata.rayorch.priority")),
+    *(("spec.preemption.minRuntime", "metadata.rayorch.min_runtime"), ("spec.retry.max", "metadata.rayorch.retries")),
+    *(("spec.topology", "metadata.rayorch"), ("spec.kind", "metadata.rayorch.kind")),
+)
+"""(field of the document, field of Ray's request that it came from), the longer paths first."""
 
 JOB_STATUS = {
     State.PENDING: "PENDING",
@@ -79,9 +95,20 @@ def workload_of_request(body: bytes, queue_header: str | None, default_queue: st
         },
         "spec": _spec(request, options),
     }
-    parsed = parse_document(document)
-    assert isinstance(parsed, WorkloadDocument)
-    return with_packages_only(parsed.to_core(owner))
+    try:
+        parsed = parse_document(document)
+        assert isinstance(parsed, WorkloadDocument)
+        return with_packages_only(parsed.to_core(owner))
+    except SpecError as error:
+        raise SpecError(rays_field(error.field), error.message) from error
+
+
+def rays_field(field: str) -> str:
+    """Where a field of the document was given in Ray's request; unchanged where Ray has none."""
+    for prefix, rays in _RAYS_FIELDS:
+        if field == prefix or (field.startswith(prefix) and (prefix[-1] == "." or field[len(prefix)] in ".[")):
+            return rays + field[len(prefix) :]
+    return field
 
 
 def with_packages_only(spec: WorkloadSpec) -> WorkloadSpec:
@@ -148,14 +175,17 @@ def _gang(options: Mapping[str, str]) -> dict[str, object] | None:
         return None
     least, colon, most = options["workers"].partition(":")
     try:
-        workers = [int(least), int(most if colon else least)]
+        workers = [_whole(least), _whole(most if colon else least)]
     except ValueError as error:
         raise SpecError(f"metadata.{PREFIX}workers", f'must be "2" or "2:4", got {options["workers"]!r}') from error
     bundle: dict[str, object] = {"CPU": _amount(options, "cpus", 1.0)}
     if "gpus" in options:
         bundle["GPU"] = _amount(options, "gpus", 0.0)
     if "resources" in options:
-        more = load_json(options["resources"])
+        try:
+            more = load_json(options["resources"])
+        except SpecError as error:
+            raise SpecError(f"metadata.{PREFIX}resources", str(error)) from error
         if not isinstance(more, dict):
             raise SpecError(f"metadata.{PREFIX}resources", "must be a JSON object")
         bundle |= more
@@ -164,9 +194,16 @@ def _gang(options: Mapping[str, str]) -> dict[str, object] | None:
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
     try:
-        return int(options.get(name, default))
+        return _whole(options[name]) if name in options else default
     except ValueError as error:
         raise SpecError(f"metadata.{PREFIX}{name}", f"must be a whole number, got {options[name]!r}") from error
+
+
+def _whole(text: str) -> int:
+    """The number; ValueError for what only Python reads as one ("1_0", " 1")."""
+    if not re.fullmatch(r"-?[0-9]{1,30}", text):
+        raise ValueError(text)
+    return int(text)
 
 
 def _amount(options: Mapping[str, str], name: str, default: float) -> float:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -81,10 +82,15 @@ async def _on_rayorch_error(_: Request, error: Exception) -> Response:
 
 async def _on_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {401: "unauthenticated", 403: "denied", 404: "not_found", 413: "too_large", 429: "busy"}.get(
-        error.status_code, "http"
-    )
-    return problem(code, str(error.detail), error.status_code)
+    return problem(HTTP_CODES.get(error.status_code, "http"), str(error.detail), error.status_code)
+
+
+async def _on_bad_parameter(_: Request, error: Exception) -> Response:
+    """A parameter of the URL, or a header, of the wrong type or out of its range."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    field = str(first["loc"][-1])
+    return problem("invalid", f"{field}: {first['msg']}", field=field)
 
 
 async def _on_any_error(request: Request, error: Exception) -> Response:
@@ -97,6 +103,7 @@ def install(app: FastAPI) -> None:
     handlers: tuple[tuple[type[Exception], Callable[[Request, Exception], Awaitable[Response]]], ...] = (
         (RayorchError, _on_rayorch_error),
         (HTTPException, _on_http_error),
+        (RequestValidationError, _on_bad_parameter),
         (Exception, _on_any_error),
     )
     for kind, handler in handlers:
