@@ -28,6 +28,9 @@ LEAD_SHARE = 0.2
 END_SHARE, END_MARGIN_S = 0.05, 0.5
 """SIGKILL comes before the deadline, by END_MARGIN_S or this share of the grace: at the deadline the controller ends
 the runner, and its last word would be lost."""
+AFTER_WORK_S, AFTER_WORK_KILL_S = 1.0, 0.5
+"""A training driver whose workers are down, with their checkpoint, has this time to end by itself, and this from the
+signal to SIGKILL: all that it still holds are the GPUs that others wait for."""
 LINGER_POLL_S = 0.1
 OUTPUT_WAIT_S = 2.0
 """How long the output of a process that has ended may still take to arrive."""
@@ -50,12 +53,14 @@ class StopTimes:
     kill_s: float
 
 
-def stop_times(kind: Kind, order: StopOrder, seen_s: float, wait_s: float = STOP_WAIT_S) -> StopTimes:
-    """The times of a stop that was heard of at `seen_s`.
+def stop_times(
+    kind: Kind, order: StopOrder, seen_s: float, wait_s: float = STOP_WAIT_S, left_s: float | None = None
+) -> StopTimes:
+    """The times of a stop that was heard of at `seen_s`. `left_s`: since when the work uses no seat any more.
 
     Cancelled: the signal at once, SIGKILL after `wait_s`. A command: the signal at once, so that it can save, SIGKILL
     just before the deadline. Training: its own callback makes the checkpoint and ends it, so the signal comes only
-    shortly before the deadline.
+    shortly before the deadline, or when its workers have been down for a moment.
     """
     if order.cause is StopCause.CANCELLED:
         return StopTimes(seen_s, seen_s + wait_s)
@@ -63,7 +68,11 @@ def stop_times(kind: Kind, order: StopOrder, seen_s: float, wait_s: float = STOP
     kill_s = order.deadline_s - min(END_MARGIN_S, END_SHARE * grace_s)
     if kind is not Kind.TRAIN:
         return StopTimes(seen_s, max(seen_s, kill_s))
-    return StopTimes(max(seen_s, kill_s - min(wait_s, LEAD_SHARE * grace_s)), max(seen_s, kill_s))
+    times = StopTimes(max(seen_s, kill_s - min(wait_s, LEAD_SHARE * grace_s)), max(seen_s, kill_s))
+    if left_s is None:
+        return times
+    end_s = left_s + AFTER_WORK_S
+    return StopTimes(min(times.signal_s, end_s), min(times.kill_s, end_s + AFTER_WORK_KILL_S))
 
 
 def stop_signal(environment: Mapping[str, str]) -> signal.Signals:
@@ -241,8 +250,13 @@ class Attempt(Protocol):
         """The work runs."""
         ...
 
+    @property
+    def left_s(self) -> float | None:
+        """When the work, told to stop, said that it uses no seat any more; None before."""
+        ...
+
     async def wait_change(self, wait_s: float | None) -> None:
-        """Return when the grant changes, or after `wait_s`."""
+        """Return when the grant changes or has been obeyed, or after `wait_s`."""
         ...
 
 
@@ -279,14 +293,14 @@ class CommandWork:
     async def _until_over(self, child: Child) -> str:
         """Return when the command has ended, or must not go on; then why."""
         order: StopOrder | None = None
-        times = StopTimes(0.0, 0.0)
+        times, seen_s = StopTimes(0.0, 0.0), 0.0
         signalled = False
         while True:
-            if self._attempt.grant.stop != order:
-                order = self._attempt.grant.stop
-                if order is not None:
-                    times = stop_times(self._kind, order, time.time(), stop_wait_s(self._env))
             now_s = time.time()
+            if self._attempt.grant.stop != order:
+                order, seen_s = self._attempt.grant.stop, now_s
+            if order is not None:
+                times = stop_times(self._kind, order, seen_s, stop_wait_s(self._env), self._attempt.left_s)
             if order is not None and not signalled and now_s >= times.signal_s:
                 log.info("%s to %s: %s", stop_signal(self._env).name, self._command, order.reason)
                 child.signal(stop_signal(self._env))

@@ -98,6 +98,8 @@ class AttemptHub:
         self._posted = asyncio.Event()
         self._sending = False
         self._confirmed_s = time.monotonic()
+        self.left_s: float | None = None
+        """When the work, told to stop, said that it uses no seat any more [s since the epoch]."""
 
     # ------------------------------------------------------------ the grant
 
@@ -117,6 +119,9 @@ class AttemptHub:
     def _set_grant(self, grant: Grant) -> None:
         self._grant = grant
         self._set_view(replace(self._view, grant=grant))
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -133,7 +138,7 @@ class AttemptHub:
         return self._grant
 
     async def wait_change(self, wait_s: float | None) -> None:
-        """Return when the grant changes, or after `wait_s` (None: only then)."""
+        """Return when the grant changes or has been obeyed, or after `wait_s` (None: only then)."""
         try:
             await asyncio.wait_for(self._changed.wait(), wait_s)
         except TimeoutError:
@@ -222,6 +227,9 @@ class AttemptHub:
                     self.begun()
             case GrantApplied(version=version):
                 self._set_view(replace(self._view, applied_version=max(version, self._view.applied_version)))
+                if self._grant.stop is not None and version >= self._grant.version and self.left_s is None:
+                    self.left_s = self.now_s()
+                    self._wake()
             case SeatsInUse(seats=seats):
                 self._set_view(replace(self._view, in_use=seats))
             case _:

@@ -34,6 +34,7 @@ class FakeAttempt:
     def __init__(self) -> None:
         self.grant = Grant(WorkloadId("w"), 1, 1, ())
         self.has_begun = asyncio.Event()
+        self.left_s: float | None = None
         self._changed = asyncio.Event()
 
     def begun(self) -> None:
@@ -41,6 +42,12 @@ class FakeAttempt:
 
     async def wait_change(self, wait_s: float | None) -> None:
         await self._changed.wait()
+
+    def leave(self) -> None:
+        """The work says that its workers are down."""
+        self.left_s = time.time()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def stop(self, grace_s: float, cause: StopCause = StopCause.PREEMPTED) -> None:
         order = StopOrder(cause, "test", time.time(), time.time() + grace_s)
@@ -133,6 +140,24 @@ async def test_a_cancel_after_a_preemption_is_obeyed_at_once() -> None:
     assert (await running.task).exit_code == -signal.SIGTERM
 
 
+async def test_a_training_driver_that_lingers_after_its_workers_is_ended_long_before_the_deadline() -> None:
+    running = Running("trap '' TERM; echo up; while :; do sleep 0.1; done", Kind.TRAIN)
+    await running.until_printed(b"up\n")
+    running.attempt.stop(grace_s=10_000.0)
+    running.attempt.leave()
+    ended = await running.task
+    assert ended.exit_code == -signal.SIGKILL
+    assert "killed" in ended.message
+
+
+async def test_a_training_driver_that_ends_by_itself_after_its_workers_keeps_its_exit_code() -> None:
+    running = Running("echo up; read -t 0.3 nothing; exit 7", Kind.TRAIN)
+    await running.until_printed(b"up\n")
+    running.attempt.stop(grace_s=10_000.0)
+    running.attempt.leave()
+    assert (await running.task).exit_code == 7
+
+
 async def test_sigint_reaches_a_command_that_asks_for_it() -> None:
     running = Running(
         "trap 'echo caught; exit 9' INT; echo up; while :; do sleep 0.1; done", env={"RAY_JOB_STOP_SIGNAL": "SIGINT"}
@@ -207,6 +232,13 @@ def test_stop_times_by_kind_and_cause(kind: Kind, cause: StopCause, times: StopT
 def test_a_stop_heard_of_after_its_deadline_signals_and_kills_at_once() -> None:
     late = StopOrder(StopCause.RECLAIMED, "", 100.0, 130.0)
     assert stop_times(Kind.TRAIN, late, seen_s=140.0) == StopTimes(140.0, 140.0)
+
+
+def test_workers_that_are_down_bring_the_end_forward_and_never_put_it_off() -> None:
+    order = StopOrder(StopCause.PREEMPTED, "", 100.0, 130.0)
+    assert stop_times(Kind.TRAIN, order, 100.0, left_s=105.0) == StopTimes(106.0, 106.5)
+    assert stop_times(Kind.TRAIN, order, 100.0, left_s=129.0) == stop_times(Kind.TRAIN, order, 100.0)
+    assert stop_times(Kind.JOB, order, 100.0, left_s=105.0) == stop_times(Kind.JOB, order, 100.0)
 
 
 def test_a_short_grace_is_not_eaten_by_the_lead() -> None:

@@ -199,3 +199,16 @@ async def test_the_controller_hears_of_every_change_once() -> None:
         (RunnerPhase.ENDED, 2, 2, seats),
     ]
     assert attempt.hub.view.exit_code == 3 and attempt.hub.view.ended_s is not None
+
+
+async def test_a_stop_counts_as_obeyed_when_the_work_has_left_under_that_very_order() -> None:
+    attempt = Attempt(Kind.TRAIN)
+    await attempt.hub.report(GrantApplied(1, 0.0))
+    attempt.hub.update(grant(1, STOP))
+    await attempt.hub.report(GrantApplied(1, 0.0))
+    assert attempt.hub.left_s is None
+    woken = asyncio.create_task(attempt.hub.wait_change(None))
+    await asyncio.sleep(0)
+    await attempt.hub.report(GrantApplied(2, 0.0))
+    await woken
+    assert attempt.hub.left_s is not None

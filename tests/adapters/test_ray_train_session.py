@@ -125,11 +125,12 @@ def test_a_grant_taken_back_after_the_notice_still_restarts_the_group() -> None:
     assert stage.applied() == [3]
 
 
-def test_a_stop_is_not_reported_as_applied() -> None:
+def test_a_stop_is_obeyed_when_the_group_is_down_and_not_before() -> None:
     stage = Stage(grant(1, 0, 1))
     stage.session.accept(grant(2, 0, 1, stop=STOP))
-    stage.session.released()
     assert stage.applied() == []
+    stage.session.released()
+    assert stage.applied() == [2]
     assert stage.session.stop == STOP
 
 

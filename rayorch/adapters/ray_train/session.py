@@ -204,8 +204,8 @@ class GrantSession:
             self._group.notify(self._now_s() + NO_HURRY_S if deadline_s is None else deadline_s, grant.version)
 
     def _applied(self, grant: Grant) -> None:
-        if grant.stop is None:
-            self._report(GrantApplied(grant.version, self._now_s()))
+        """No seat outside the grant is used; after a stop order, none at all, and none will be."""
+        self._report(GrantApplied(grant.version, self._now_s()))
 
     # ------------------------------------------------------------ from Train's event loop
 
