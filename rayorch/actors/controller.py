@@ -20,7 +20,7 @@ from rayorch.core.decisions import Plan, Reserve, Scale, Wait, WaitReason
 from rayorch.core.errors import ClusterError
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
-from rayorch.core.reconcile import reconcile
+from rayorch.core.reconcile import BlockNodes, MarkReleasing, Rebind, reconcile
 from rayorch.core.runners import RunnerPhase, RunnerView
 from rayorch.core.types import State, WorkloadId
 from rayorch.core.views import ExplainView, Overview
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 ERROR_PAUSE_S = 0.5
 MIN_PAUSE_S = 0.005
 """Least time between two turns, so that a burst of pokes becomes one turn."""
+
+SILENT = (MarkReleasing, Rebind, BlockNodes)
+"""Actions that change an owner's facts without an event or a message to us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,11 @@ class ControllerShell:
         self._last_error = text
 
     def _one_turn(self) -> bool:
-        """See, decide, commit, reconcile. True when something was done, whose effect is worth another look."""
+        """See, decide, commit, reconcile. True when something was done whose effect nobody will tell us of.
+
+        Of most effects their owner tells: the queue owner of each event, the allocator of groups made and removed,
+        the runners of themselves. A turn taken before that would see nothing new and be in the way.
+        """
         began_s = time.monotonic()
         snapshot = self._cluster.snapshot()
         decided = plan(snapshot, self._settings.profile)
@@ -140,7 +147,7 @@ class ControllerShell:
         shown = _with_stale(decided, outcomes)
         self._turn = Turn(number, snapshot, shown, outcomes, ended_s, time.monotonic() - began_s)
         self._forget_ended_runners()
-        return bool(acted or actions)
+        return any(isinstance(action, SILENT) for action in actions)
 
     def _forget_ended_runners(self) -> None:
         """An attempt that is over needs its runner's answer no more."""
