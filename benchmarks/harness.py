@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,23 @@ def report(benchmark: str, figures: dict[str, float], check: bool) -> int:
     return 1 if missed and check else 0
 
 
-def arguments(benchmark: str, **defaults: int) -> argparse.Namespace:
-    """`--check`, and one integer option for each default."""
+def arguments(
+    benchmark: str, quick: Mapping[str, int], argv: Sequence[str] | None = None, **defaults: int
+) -> argparse.Namespace:
+    """`--check`, `--quick`, and one integer option for each default; `quick`: the defaults with `--quick`."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a bound of ranges.yaml is missed")
+    parser.add_argument(
+        "--quick", action="store_true", help="a short run: it shows that all works, its figures are rough"
+    )
     for name, default in defaults.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=f"default {default}")
-    return parser.parse_args()
+        shown = f"default {default}" + (f", {quick[name]} with --quick" if name in quick else "")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=shown)
+    given = parser.parse_args(argv)
+    for name, default in defaults.items():
+        if getattr(given, name) is None:
+            setattr(given, name, quick.get(name, default) if given.quick else default)
+    return given
 
 
 def say(text: str) -> None:
@@ -106,6 +116,7 @@ class Running:
     home: Path
     address: str
     gateway_url: str
+    server_pid: int
     run: str
     log: Path
 
@@ -114,17 +125,35 @@ class Running:
         """The queue owner's journal."""
         return self.home / "main" / "journal.db"
 
-    def pid_of(self, actor_class: str) -> int:
-        """The process of the one actor of that class in this cluster. LookupError when there is none."""
+    def processes(self) -> dict[int, str]:
+        """The processes of this cluster: pid to title."""
         mark = f"{RUN_VARIABLE}={self.run}".encode()
+        found: dict[int, str] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             with contextlib.suppress(OSError):  # it ended while we looked
-                title = (entry / "cmdline").read_bytes()
-                if title.startswith(f"ray::{actor_class}".encode()) and mark in (entry / "environ").read_bytes():
-                    return int(entry.name)
-        raise LookupError(f"no process of {actor_class} in this cluster")
+                if mark in (entry / "environ").read_bytes():
+                    title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    found[int(entry.name)] = title
+        return found
+
+    def pids_of(self, actor_class: str) -> tuple[int, ...]:
+        """The processes of the actors of that class in this cluster."""
+        return tuple(sorted(pid for pid, title in self.processes().items() if is_actor(title, actor_class)))
+
+    def pid_of(self, actor_class: str) -> int:
+        """The process of the one actor of that class in this cluster. LookupError when there is none."""
+        found = self.pids_of(actor_class)
+        if not found:
+            raise LookupError(f"no process of {actor_class} in this cluster")
+        return found[0]
+
+
+def is_actor(title: str, actor_class: str) -> bool:
+    """Whether a process title is that of an actor: "ray::Class", or "ray::[name:]Class.method" during a call."""
+    left, _, right = title.partition("::")
+    return left == "ray" and right.rpartition(":")[2].partition(".")[0].strip() == actor_class
 
 
 @contextlib.contextmanager
@@ -152,7 +181,7 @@ def rayorch_up(emulate: str) -> Iterator[Running]:
         state = _wait_for_state(process, folder / "main" / "server.json", log)
         os.environ["RAY_AUTH_MODE"] = "disabled"
         ray.init(address=state["address"], namespace=NAMESPACE, log_to_driver=False)
-        yield Running(folder, state["address"], state["gateway_url"], run, log)
+        yield Running(folder, state["address"], state["gateway_url"], state["pid"], run, log)
     finally:
         ray.shutdown()
         _end(process, log)
