@@ -46,6 +46,9 @@ CALL_TIMEOUT_S = 30.0
 SHAPES_PERIOD_S = 30.0
 """The queue owner holds the sizes of nodes in memory only: it is told again, in case it was restarted."""
 
+DEMAND_PERIOD_S = 60.0
+"""The demand for capacity is repeated, in case who keeps it was restarted; an equal one costs nothing."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -269,14 +272,15 @@ class RayCluster:
         return _outcome(resize, reply)
 
     def _demand(self, scale: Scale) -> Outcome:
-        """Tell Ray's autoscaler about whole gangs, held and wanted, if that has changed.
+        """Tell Ray's autoscaler about whole gangs, held and wanted, if that has changed or was long ago.
 
         The turn does not wait for the answer; a call that failed is made again in a later turn.
         """
         if self._demand_call is not None and not self._demand_taken(self._demand_call):
             return Outcome(scale, True)
         gangs = (*scale.held, *scale.wanted)
-        if gangs != self._sent_demand:
+        stale = time.monotonic() - self._demand_sent_s > DEMAND_PERIOD_S
+        if gangs != self._sent_demand or stale:
             bundles = [bundle.to_floats() for gang in gangs for bundle in gang.bundles]
             self._demand_call = self._coordinator.set_gang_demand.remote(bundles, [{} for _ in bundles])
             self._demand_sent_s = time.monotonic()

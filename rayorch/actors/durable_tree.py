@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 MAX_BATCH = 2_000
 """Most commands in one transaction: bounds how long the first of them waits."""
+
+STEP_S = 2.0
+"""A clock that gains this much on the machine's uptime between two looks was set forward, or the machine slept."""
 
 COMPACT_EVERY = 10_000
 """Records after which a snapshot is taken: bounds the replay at a restart (about 0.1 ms a record)."""
@@ -68,13 +72,16 @@ class DurableTree:
         prepare: Callable[[QueueTree], None] = lambda tree: None,
         on_durable: Callable[[tuple[Event, ...]], None] = lambda events: None,
         compact_every: int = COMPACT_EVERY,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prepare` is called with every tree that comes from the journal, `on_durable` after every batch.
+        """`clock`: seconds since the epoch; `ticks`: seconds that can't be set. `prepare` is called with every tree that comes from the journal, `on_durable` after every batch.
 
         JournalCorrupt when the journal does not give a tree.
         """
         self.journal = journal
         self._clock = clock
+        self._ticks = ticks
+        self._ahead_s = clock() - ticks()
         self._prepare = prepare
         self._on_durable = on_durable
         self._compact_every = compact_every
@@ -93,8 +100,17 @@ class DurableTree:
     # ------------------------------------------------------------ for callers
 
     def now_s(self) -> float:
-        """The owner's clock [s since the epoch]; it never goes back."""
-        self._now_s = max(self._now_s, self._clock())
+        """The owner's clock [s since the epoch]; it never goes back.
+
+        When it was set forward, every live attempt counts as seen now: else all leases would seem to be over at once.
+        """
+        now_s = self._clock()
+        ahead_s = now_s - self._ticks()
+        step_s, self._ahead_s = ahead_s - self._ahead_s, ahead_s
+        self._now_s = max(self._now_s, now_s)
+        if step_s > STEP_S:
+            log.warning("the clock was set forward by %.1f s: leases count from now", step_s)
+            self.tree.renew_all(self._now_s)
         return self._now_s
 
     async def run(self, command: Command[T]) -> T:

@@ -83,6 +83,7 @@ class QueueShell:
         settings: QueueSettings,
         clock: Callable[[], float] = time.time,
         poke: Callable[[], None] | None = None,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reads the journal; raises JournalError, and does not serve, when it is not the expected one or damaged."""
         started = time.perf_counter()
@@ -98,9 +99,7 @@ class QueueShell:
             settings.journal_path, settings.expected_id, create=settings.create and not _is_restart()
         )
         try:
-            self._tree = DurableTree(
-                journal, clock, self._prepare, self._on_durable, compact_every=settings.compact_every
-            )
+            self._tree = DurableTree(journal, clock, self._prepare, self._on_durable, settings.compact_every, ticks)
         except BaseException:
             journal.close()
             raise
@@ -225,6 +224,7 @@ class QueueShell:
         `since`: the copy's version, or (version, renewals); without renewals every renewed workload comes each time.
         """
         version, renewals = since if isinstance(since, tuple) else (since, 0)
+        self._tree.now_s()  # signs of life must not look old to a reader whose clock was set forward with ours
         async with self._tree.reading() as tree:
             return tree.changes_since(version, renewals)
 

@@ -9,6 +9,7 @@ import pytest
 from rayorch.actors import cluster
 from rayorch.actors.cluster import RayCluster
 from rayorch.core.allocations import AllocationChanges
+from rayorch.core.decisions import Scale
 from rayorch.core.inventory import InventoryChanges
 from rayorch.core.queues import QueueChanges
 from rayorch.core.types import Allocation, NodeId, Resources, WorkloadId
@@ -81,3 +82,16 @@ def test_renewals_that_are_known_are_not_asked_for_again(owners: Owners, copies:
     copies.snapshot()
     assert owners.args_of("changes_since")[0] == (0, 0)
     assert owners.args_of("changes_since")[3] == (7, 40)
+
+
+def test_the_demand_for_capacity_is_repeated_in_case_its_keeper_was_restarted(
+    owners: Owners, copies: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies._coordinator = owners
+    monkeypatch.setattr(copies, "_demand_taken", lambda call: True)
+    for _ in range(2):
+        copies._demand(Scale((), (), "nothing"))
+    assert len(owners.args_of("set_gang_demand")) == 1
+    monkeypatch.setattr(cluster, "DEMAND_PERIOD_S", -1.0)
+    copies._demand(Scale((), (), "nothing"))
+    assert len(owners.args_of("set_gang_demand")) == 2

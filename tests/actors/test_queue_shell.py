@@ -73,17 +73,21 @@ class Owner:
 
     def __init__(self, path: Path, **settings: object) -> None:
         self.clock = Clock()
+        self.asleep_s = 0.0  # by how much the clock was set forward
         self.pokes = 0
         self.settings = QueueSettings(str(path), create=True, **settings)  # type: ignore[arg-type]
-        self.shell = QueueShell(self.settings, self.clock, self._poke)
+        self.shell = QueueShell(self.settings, self.clock, self._poke, self.uptime)
 
     def _poke(self) -> None:
         self.pokes += 1
 
+    def uptime(self) -> float:
+        return self.clock.now_s - self.asleep_s
+
     async def restart(self) -> None:
         """End the shell without any goodbye but the lock's, and start another on the same files."""
         self.shell._tree.journal.close()
-        self.shell = QueueShell(self.settings, self.clock, self._poke)
+        self.shell = QueueShell(self.settings, self.clock, self._poke, self.uptime)
 
     @property
     def journal(self) -> Journal:
@@ -123,6 +127,21 @@ async def running(made: Owner, name: str) -> AttemptRef:
 async def events(made: Owner, workload: str | None = None) -> list[Event]:
     page = await made.shell.events_since(EventsRequest(0, 1000, None if workload is None else WorkloadId(workload)))
     return [recorded.event for recorded in page.events]
+
+
+# ---------------------------------------------------------------- the clock
+
+
+async def test_a_clock_that_is_set_forward_ends_no_lease(tmp_path: Path) -> None:
+    async with owner(tmp_path) as made:
+        await running(made, "a")
+        made.clock.now_s += 3.0
+        (seen,) = (await made.shell.changes_since(0)).workloads
+        assert seen.lease_renewed_s == 1_000.0
+        made.clock.now_s += 3_600.0
+        made.asleep_s += 3_600.0
+        changes = await made.shell.changes_since(((await made.shell.version()), 0))
+        assert [w.lease_renewed_s for w in changes.workloads] == [made.clock.now_s]
 
 
 # ---------------------------------------------------------------- commands
