@@ -74,7 +74,9 @@ class DurableTree:
         compact_every: int = COMPACT_EVERY,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: seconds since the epoch; `ticks`: seconds that can't be set. `prepare` is called with every tree that comes from the journal, `on_durable` after every batch.
+        """`clock`: seconds since the epoch; `ticks`: seconds that can't be set.
+
+        `prepare` is called with every tree that comes from the journal, `on_durable` after every batch.
 
         JournalCorrupt when the journal does not give a tree.
         """

@@ -66,7 +66,8 @@ STRENGTH = {
     StopCause.LEASE_LAPSED: 2,
     StopCause.NODE_LOST: 2,
 }
-"""A stop order replaces one under way only if it is stronger: an attempt that can't answer needn't be waited for."""
+"""A stop order replaces one under way only if it is stronger: an attempt that can't answer needn't be waited for.
+Of two that are equally strong, the one with the earlier deadline counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +297,10 @@ class QueueTree:
             return ()  # over already, which is what was wanted
         self._current(workload, stop.attempt)
         old = workload.stop
-        if old is not None and STRENGTH[stop.order.cause] <= STRENGTH[old.cause]:
-            return ()
+        if old is not None:
+            new_rank = (STRENGTH[stop.order.cause], -stop.order.deadline_s)
+            if new_rank <= (STRENGTH[old.cause], -old.deadline_s):
+                return ()
         return (StopOrdered(workload.id, stop.attempt, stop.order, now_s),)
 
     def commit_resize(self, resize: Resize, members: tuple[Member, ...], now_s: float) -> tuple[Event, ...]:

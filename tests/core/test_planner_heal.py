@@ -137,3 +137,19 @@ def test_a_lost_node_under_a_stopping_attempt_ends_the_wait_for_it() -> None:
 def test_of_two_reasons_the_stronger_is_given() -> None:
     held = with_workload(running("a", ["n1"]), cancel_requested=True)
     assert decided(held, node("n1", health=NodeHealth.LOST)) == {"a": StopCause.NODE_LOST}
+
+
+def test_an_application_has_time_to_be_built_before_its_seats_count_as_late() -> None:
+    app = running("app", ["n1", "n2"], (2, 4), kind=Kind.SERVE)
+    assert decided(starting(app, NOW - 300), node("n1"), node("n2")) == {}
+    assert decided(starting(app, NOW - 601), node("n1"), node("n2")) == {"app": StopCause.START_FAILED}
+
+
+def test_a_drain_does_not_wait_for_the_long_grace_of_an_attempt_that_is_stopping() -> None:
+    held = stopping(running("a", ["n1"]), deadline_s=NOW + 3_600)
+    made = plan(snapshot([node("n1", health=NodeHealth.DRAINING, drain_deadline_s=NOW + 60)], [held]), DEFAULT)
+    stop = made.decisions[0]
+    assert isinstance(stop, Stop) and held[0].stop is not None
+    assert stop.order == replace(held[0].stop, deadline_s=NOW + 60)
+    later = node("n1", health=NodeHealth.DRAINING, drain_deadline_s=NOW + 7_200)
+    assert decided(held, later) == {}

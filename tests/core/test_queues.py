@@ -216,12 +216,14 @@ def test_a_start_above_quota_is_refused_and_room_comes_back_with_the_end() -> No
     assert built.commit_start(start("v"), V, 31.0)
 
 
-def test_a_stop_is_ordered_once_and_only_a_stronger_one_replaces_it() -> None:
+def test_a_stop_is_ordered_once_and_only_a_stronger_or_an_earlier_one_replaces_it() -> None:
     built = running()
     assert len(apply(built, built.commit_stop(stop(StopCause.PREEMPTED), 10.0))) == 1
     assert built.commit_stop(stop(StopCause.RECLAIMED), 11.0) == ()
+    assert len(apply(built, built.commit_stop(stop(StopCause.PREEMPTED, 15.0), 11.0))) == 1  # sooner
     assert len(apply(built, built.commit_stop(stop(StopCause.CANCELLED), 11.0))) == 1
     assert built.commit_stop(stop(StopCause.CANCELLED), 11.0) == ()
+    assert built.commit_stop(stop(StopCause.PREEMPTED, 1.0), 11.0) == ()
     assert len(apply(built, built.commit_stop(stop(StopCause.NODE_LOST, 12.0), 12.0))) == 1
     order = built.workloads[W].stop
     assert order is not None and order.cause is StopCause.NODE_LOST

@@ -1,11 +1,12 @@
 """Stages 1 and 2. Protect: what this turn must not take from. Heal: attempts that can't or must not go on.
 
-A stop is ordered once: a stopping attempt gets a second order only if it is stronger (`STRENGTH`).
+A stop is ordered once: a stopping attempt gets a second order only if it is stronger (`STRENGTH`), or if a node under
+it must be empty sooner.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Stop
 from rayorch.core.planning.claims import staying
@@ -22,6 +23,10 @@ from rayorch.core.types import (
     StopOrder,
     Workload,
 )
+
+SERVE_SETUP_S = 600.0
+"""How much longer the seats of a Serve application may take: Serve makes its groups only once the application has been
+built, with its environment and imports. Its runner gives it up sooner when that fails."""
 
 
 def protect(draft: Draft) -> None:
@@ -62,6 +67,8 @@ def heal(draft: Draft) -> None:
             deadline_s = end.deadline_s if old is None else min(end.deadline_s, old.deadline_s)
             order = StopOrder(end.cause, end.reason, draft.facts.now_s, deadline_s)
             draft.stop(Stop(workload.id, workload.attempt, order, end.cost_gpu_s))
+        elif (sooner := _sooner(draft, workload, allocation)) is not None:
+            draft.stop(Stop(workload.id, workload.attempt, sooner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,8 @@ def _not_started(draft: Draft, workload: Workload, allocation: Allocation) -> _E
     now_s = draft.facts.now_s
     if allocation.failed:
         return _End(StopCause.START_FAILED, f"its seats could not be made: {allocation.failed}", now_s)
-    if not allocation.ready and now_s > allocation.deadline_s:
+    extra_s = SERVE_SETUP_S if workload.spec.kind is Kind.SERVE else 0.0
+    if not allocation.ready and now_s > allocation.deadline_s + extra_s:
         late_s = now_s - allocation.reserved_s
         return _End(StopCause.START_FAILED, f"its seats were not ready after {late_s:.0f} s", now_s)
     return None
@@ -141,6 +149,18 @@ def _drained(draft: Draft, workload: Workload, allocation: Allocation) -> _End |
         return None
     cost = draft.facts.profile.victims(workload, allocation, now_s)
     return _End(StopCause.DRAINED, f"node {names} is drained", by_s, cost)
+
+
+def _sooner(draft: Draft, workload: Workload, allocation: Allocation) -> StopOrder | None:
+    """The same order with an earlier deadline, when a node under a stopping attempt must be empty before that."""
+    order = workload.stop
+    if order is None or workload.state is not State.STOPPING:
+        return None
+    under = [draft.facts.nodes.get(member.node) for member in allocation.members]
+    draining = [node for node in under if node is not None and node.health is NodeHealth.DRAINING]
+    deadlines = [node.drain_deadline_s for node in draining if node.drain_deadline_s is not None]
+    by_s = max(draft.facts.now_s, min(deadlines, default=order.deadline_s))
+    return replace(order, deadline_s=by_s) if by_s < order.deadline_s else None
 
 
 def _can_leave(workload: Workload, kept: tuple[Member, ...], nodes: frozenset[NodeId]) -> bool:
