@@ -2,22 +2,29 @@
 
 Both sides make a placement group of the same bundles and in each bundle one actor that does nothing, and the clock
 stops when every actor has answered. With rayorch the group comes from `with client.gang(...)`, over HTTP; with raw
-Ray from `ray.util.placement_group`. Every worker is a fresh process on both sides: a runtime environment of its own
-in each round keeps idle workers of an earlier one from being taken. Rounds alternate, the side that goes first too,
-and each begins only when Ray and rayorch both call the whole cluster free.
+Ray from `ray.util.placement_group`. Rounds alternate, the side that goes first too, and each begins only when Ray and
+rayorch both call the whole cluster free. There are two kinds of rounds, and in a pair both sides have the same kind:
 
-    ratio_N        median of rayorch's time over median of raw Ray's time, N bundles
-    overhead_ms_N  median over the pairs of (rayorch's time - raw Ray's time)
-    granted_ms_N   median time from submit to the group in hand
+    fresh    every worker is a new process (a runtime environment of its own keeps idle ones from being taken), as in
+             real gangs: the ratio is taken from these
+    waiting  the processes have been started before and wait: what rayorch adds is taken from these, because the time
+             of many process starts on few cores varies by more than that
+
+    ratio_N        median of rayorch's time over median of raw Ray's time, N bundles, fresh workers
+    overhead_ms_N  median over the pairs of (rayorch's time - raw Ray's time), waiting workers
+    granted_ms_N   median time from submit to the group in hand, all rounds
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,23 +35,27 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import rayorch
 from benchmarks.harness import arguments, rayorch_up, report, say
 from rayorch import Client
+from rayorch.adapters.ray_workers import NodeWorkers
 
 SIZES = (1, 8, 32)
+NODES, NODE_GPUS = 4, 8
 BUNDLE = {"GPU": 1.0, "CPU": 1.0}
 ROUND_TIMEOUT_S = 300.0
 FREE_TIMEOUT_S = 60.0
 FREE_POLL_S = 0.1
 QUIET_S = 1.5
 """Pause after the cluster is free: longer than rayorch's look at its nodes, so neither side meets the other's rest."""
+KEEP_S = 3600
+"""How long a waiting worker stays when nobody takes it: longer than any run."""
 
 
 class Idle:
     """A worker that does nothing."""
 
     @ray.method
-    def up(self) -> bool:
-        """Whether it is there."""
-        return True
+    def pid(self) -> int:
+        """Its process."""
+        return os.getpid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,63 +67,121 @@ class Pair:
     granted_s: float
 
 
-def workers_up(group: PlacementGroup, count: int, mark: str) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class Up:
+    """Workers that are up: their handles and processes."""
+
+    actors: list[Any]
+    pids: frozenset[int]
+
+
+# ---------------------------------------------------------------- workers
+
+
+class WaitingWorkers:
+    """Processes that were started ahead on every node with GPUs, for this driver's actors."""
+
+    def __init__(self) -> None:
+        rows = [row for row in ray.nodes() if row["Alive"] and row["Resources"].get("GPU")]
+        self._nodes = [NodeWorkers(f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}") for row in rows]
+        self._mine: list[set[int]] = [set() for _ in self._nodes]
+        self._job: str = ray.get_runtime_context().get_job_id()
+
+    def close(self) -> None:
+        """Let go of the nodes."""
+        for node in self._nodes:
+            node.close()
+
+    def top_up(self, each: int) -> None:
+        """Make sure that `each` wait on every node. RuntimeError when they don't come."""
+        wanted: list[tuple[int, frozenset[int], int]] = []
+        for index, node in enumerate(self._nodes):
+            self._mine[index] = {pid for pid in self._mine[index] if is_waiting(pid)}
+            missing = each - len(self._mine[index])
+            if missing > 0:
+                wanted.append((index, node.pids(), missing))
+                node.prestart(self._job, missing, KEEP_S)
+        give_up = time.monotonic() + ROUND_TIMEOUT_S
+        for index, before, missing in wanted:
+            while len(fresh := {pid for pid in self._nodes[index].pids() - before if is_waiting(pid)}) < missing:
+                if time.monotonic() > give_up:
+                    raise RuntimeError(f"{missing - len(fresh)} of {missing} workers were not started ahead")
+                time.sleep(0.1)
+            self._mine[index] |= fresh
+
+    def check_taken(self, up: Up) -> None:
+        """RuntimeError when workers are up that did not wait here: then the round was of the other kind."""
+        others = up.pids - frozenset().union(*self._mine)
+        if others:
+            raise RuntimeError(f"{len(others)} of {len(up.pids)} workers were not those that waited")
+
+
+def is_waiting(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a process is a worker of Ray that nobody has taken."""
+    try:
+        return (proc / str(pid) / "cmdline").read_bytes().startswith(b"ray::IDLE")
+    except OSError:
+        return False
+
+
+def workers_up(group: PlacementGroup, count: int, fresh: bool) -> Up:
     """One actor in each bundle, all of them up."""
-    actor = ray.remote(num_gpus=BUNDLE["GPU"], num_cpus=BUNDLE["CPU"])(Idle)
-    environment = {"env_vars": {"RAYORCH_BENCHMARK_ROUND": mark}}
+    kind = ray.remote(num_gpus=BUNDLE["GPU"], num_cpus=BUNDLE["CPU"])(Idle)
+    options: dict[str, Any] = {}
+    if fresh:
+        options["runtime_env"] = {"env_vars": {"RAYORCH_BENCHMARK_ROUND": uuid.uuid4().hex}}
     actors = [
-        actor.options(
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index), runtime_env=environment
-        ).remote()
+        kind.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index), **options).remote()
         for index in range(count)
     ]
-    assert all(ray.get([a.up.remote() for a in actors], timeout=ROUND_TIMEOUT_S))
-    return actors
+    return Up(actors, frozenset(ray.get([a.pid.remote() for a in actors], timeout=ROUND_TIMEOUT_S)))
 
 
-def raw_round(count: int) -> float:
-    """Raw Ray's time [s]."""
-    mark = uuid.uuid4().hex
-    began = time.perf_counter()
-    group = placement_group([dict(BUNDLE)] * count, strategy="PACK")
-    assert group.wait(ROUND_TIMEOUT_S)
-    actors = workers_up(group, count, mark)
-    took = time.perf_counter() - began
-    end(actors)
-    remove_placement_group(group)
-    return took
-
-
-def our_round(client: Client, count: int) -> tuple[float, float]:
-    """(until all workers are up, until the group was in hand) with rayorch [s]."""
-    mark = uuid.uuid4().hex
-    began = time.perf_counter()
-    with client.gang([dict(BUNDLE)] * count, timeout=ROUND_TIMEOUT_S) as group:
-        granted = time.perf_counter() - began
-        actors = workers_up(group, count, mark)
-        took = time.perf_counter() - began
-        end(actors)
-    return took, granted
-
-
-def end(actors: list[Any]) -> None:
-    """Let the workers go, so that the next round finds no half-ended ones."""
-    for actor in actors:
+def end(up: Up) -> None:
+    """Let the workers go."""
+    for actor in up.actors:
         ray.kill(actor)
 
 
-def until_free(client: Client, total: float) -> None:
+# ---------------------------------------------------------------- rounds
+
+
+def raw_round(count: int, fresh: bool) -> tuple[float, float, Up]:
+    """With raw Ray: (until all workers are up, until the group was there) [s], and who was up."""
+    began = time.perf_counter()
+    group = placement_group([dict(BUNDLE)] * count, strategy="PACK")
+    assert group.wait(ROUND_TIMEOUT_S)
+    granted = time.perf_counter() - began
+    up = workers_up(group, count, fresh)
+    took = time.perf_counter() - began
+    end(up)
+    remove_placement_group(group)
+    return took, granted, up
+
+
+def our_round(client: Client, count: int, fresh: bool) -> tuple[float, float, Up]:
+    """The same with rayorch."""
+    began = time.perf_counter()
+    with client.gang([dict(BUNDLE)] * count, timeout=ROUND_TIMEOUT_S) as group:
+        granted = time.perf_counter() - began
+        up = workers_up(group, count, fresh)
+        took = time.perf_counter() - began
+        end(up)
+    return took, granted, up
+
+
+def until_free(client: Client) -> None:
     """Wait until all GPUs are free for Ray and for rayorch, then a little longer. RuntimeError when they stay taken."""
     give_up = time.monotonic() + FREE_TIMEOUT_S
-    while not _is_free(client, total):
+    while not _is_free(client):
         if time.monotonic() > give_up:
             raise RuntimeError(f"the cluster did not become free: {ray.available_resources()}, {list(client.nodes())}")
         time.sleep(FREE_POLL_S)
     time.sleep(QUIET_S)
 
 
-def _is_free(client: Client, total: float) -> bool:
-    if ray.available_resources().get("GPU", 0.0) < total:
+def _is_free(client: Client) -> bool:
+    if ray.available_resources().get("GPU", 0.0) < NODES * NODE_GPUS:
         return False
     return all(not _gpus(node["used"]) and not _gpus(node["foreign"]) for node in client.nodes())
 
@@ -121,51 +190,77 @@ def _gpus(amounts: Any) -> float:
     return float(amounts.get("GPU", 0.0))
 
 
-def pairs_of(client: Client, count: int, rounds: int) -> list[Pair]:
-    """`rounds` pairs, the side that goes first in turn."""
-    total = ray.cluster_resources()["GPU"]
+def pairs_of(client: Client, waiting: WaitingWorkers | None, count: int, rounds: int) -> list[Pair]:
+    """`rounds` pairs, the side that goes first in turn. `waiting` None: with fresh workers."""
+    fresh = waiting is None
+    sides: list[tuple[str, Callable[[], tuple[float, float, Up]]]] = [
+        ("raw", lambda: raw_round(count, fresh)),
+        ("ours", lambda: our_round(client, count, fresh)),
+    ]
     pairs: list[Pair] = []
     for number in range(rounds):
         taken: dict[str, tuple[float, float]] = {}
-        sides: list[tuple[str, Callable[[], tuple[float, float]]]] = [
-            ("raw", lambda: (raw_round(count), 0.0)),
-            ("ours", lambda: our_round(client, count)),
-        ]
         for side, measure in sides if number % 2 == 0 else reversed(sides):
-            until_free(client, total)
-            taken[side] = measure()
+            if waiting is not None:
+                waiting.top_up(min(count, NODE_GPUS))
+            until_free(client)
+            took, granted, up = measure()
+            if waiting is not None:
+                waiting.check_taken(up)
+            taken[side] = took, granted
         pair = Pair(taken["raw"][0], *taken["ours"])
-        say(f"{count} bundles: raw {pair.raw_s:.3f} s, rayorch {pair.ours_s:.3f} s, granted {pair.granted_s:.3f} s")
+        say(
+            f"{count} {'fresh' if fresh else 'waiting'}: raw {pair.raw_s:.3f} s (group {taken['raw'][1]:.3f}),"
+            f" rayorch {pair.ours_s:.3f} s (group {pair.granted_s:.3f})"
+        )
         pairs.append(pair)
     return pairs
 
 
-def figures_of(pairs: dict[int, list[Pair]]) -> dict[str, float]:
-    """The keys that the module's docstring names; sizes without pairs are left out."""
+def figures_of(fresh: Mapping[int, list[Pair]], waiting: Mapping[int, list[Pair]]) -> dict[str, float]:
+    """The keys that the module's docstring names, and what they were made from."""
     figures: dict[str, float] = {}
-    for count, found in pairs.items():
-        figures[f"ratio_{count}"] = median(p.ours_s for p in found) / median(p.raw_s for p in found)
-        figures[f"overhead_ms_{count}"] = median(p.ours_s - p.raw_s for p in found) * 1000
-        figures[f"granted_ms_{count}"] = median(p.granted_s for p in found) * 1000
-        figures[f"raw_ms_{count}"] = median(p.raw_s for p in found) * 1000
+    for count, pairs in fresh.items():
+        figures[f"ratio_{count}"] = median(p.ours_s for p in pairs) / median(p.raw_s for p in pairs)
+        figures[f"raw_ms_{count}"] = median(p.raw_s for p in pairs) * 1000
+        figures[f"fresh_overhead_ms_{count}"] = median(p.ours_s - p.raw_s for p in pairs) * 1000
+    for count, pairs in waiting.items():
+        figures[f"overhead_ms_{count}"] = median(p.ours_s - p.raw_s for p in pairs) * 1000
+        figures[f"granted_ms_{count}"] = median(p.granted_s for p in (*fresh[count], *pairs)) * 1000
     return figures
+
+
+@contextmanager
+def workers_ahead() -> Iterator[WaitingWorkers]:
+    """Closed when the block is left."""
+    waiting = WaitingWorkers()
+    try:
+        yield waiting
+    finally:
+        waiting.close()
 
 
 def measure(gateway_url: str, given: argparse.Namespace) -> dict[str, float]:
     """All figures; one unmeasured pair of the smallest size goes first."""
-    rounds = {1: given.rounds_1, 8: given.rounds_8, 32: given.rounds_32}
-    with rayorch.connect(gateway_url) as client:
+    numbers = {1: (given.fresh_1, given.waiting_1), 8: (given.fresh_8, given.waiting_8)}
+    numbers[32] = (given.fresh_32, given.waiting_32)
+    fresh: dict[int, list[Pair]] = {}
+    waiting: dict[int, list[Pair]] = {}
+    with rayorch.connect(gateway_url) as client, workers_ahead() as ahead:
         say("one pair to warm up")
-        pairs_of(client, 1, 1)
-        return figures_of({count: pairs_of(client, count, rounds[count]) for count in SIZES})
+        pairs_of(client, None, 1, 1)
+        for count in SIZES:
+            fresh[count] = pairs_of(client, None, count, numbers[count][0])
+            waiting[count] = pairs_of(client, ahead, count, numbers[count][1])
+    return figures_of(fresh, waiting)
 
 
 def main() -> int:
     """Run and report."""
-    given = arguments(
-        "gang_start", {"rounds_1": 2, "rounds_8": 1, "rounds_32": 1}, rounds_1=11, rounds_8=9, rounds_32=5
-    )
-    with rayorch_up("4x8") as running:
+    quick = {"fresh_1": 2, "waiting_1": 2, "fresh_8": 1, "waiting_8": 1, "fresh_32": 1, "waiting_32": 1}
+    rounds = {"fresh_1": 7, "waiting_1": 15, "fresh_8": 5, "waiting_8": 9, "fresh_32": 3, "waiting_32": 5}
+    given = arguments("gang_start", quick, rounds)
+    with rayorch_up(f"{NODES}x{NODE_GPUS}") as running:
         figures = measure(running.gateway_url, given)
     return report("gang_start", figures, given.check)
 

@@ -77,7 +77,7 @@ def report(benchmark: str, figures: dict[str, float], check: bool) -> int:
 
 
 def arguments(
-    benchmark: str, quick: Mapping[str, int], argv: Sequence[str] | None = None, **defaults: int
+    benchmark: str, quick: Mapping[str, int], defaults: Mapping[str, int], argv: Sequence[str] | None = None
 ) -> argparse.Namespace:
     """`--check`, `--quick`, and one integer option for each default; `quick`: the defaults with `--quick`."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}")

@@ -110,7 +110,7 @@ def measure(running: Running, seconds: int) -> dict[str, float]:
 
 def main() -> int:
     """Run and report."""
-    given = arguments("idle", {"seconds": 20, "nodes": 2}, seconds=120, nodes=8)
+    given = arguments("idle", {"seconds": 20, "nodes": 2}, {"seconds": 120, "nodes": 8})
     with rayorch_up(f"{given.nodes}x8") as running:
         figures = measure(running, given.seconds)
     return report("idle", figures, given.check)

@@ -173,7 +173,7 @@ def run(running: Running, rounds: int) -> dict[str, float]:
 
 def main() -> int:
     """Run and report."""
-    given = arguments("preempt", {"rounds": 1}, rounds=3)
+    given = arguments("preempt", {"rounds": 1}, {"rounds": 3})
     with rayorch_up(f"2x{MOST // 2}") as running:
         figures = run(running, given.rounds)
     return report("preempt", figures, given.check)

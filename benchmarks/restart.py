@@ -94,7 +94,7 @@ def measure(running: Running, count: int) -> dict[str, float]:
 
 def main() -> int:
     """Run and report."""
-    given = arguments("restart", {"count": 500}, count=10_000)
+    given = arguments("restart", {"count": 500}, {"count": 10_000})
     with rayorch_up(f"2x{NODE_GPUS}") as running:
         figures = measure(running, given.count)
     return report("restart", figures, given.check)

@@ -156,7 +156,7 @@ def measure(running: Running, count: int, seconds: int) -> dict[str, float]:
 
 def main() -> int:
     """Run and report."""
-    given = arguments("submit_rate", {"count": 400, "seconds": 3}, count=4_000, seconds=20)
+    given = arguments("submit_rate", {"count": 400, "seconds": 3}, {"count": 4_000, "seconds": 20})
     with rayorch_up("1x8") as running:
         figures = measure(running, given.count, given.seconds)
     return report("submit_rate", figures, given.check)

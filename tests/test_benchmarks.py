@@ -1,4 +1,4 @@
-"""The benchmarks' common part: every bound has its evidence, and figures are judged by it."""
+"""The benchmarks without a cluster: every bound has its evidence, and figures come from what was seen."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import harness
-from benchmarks.harness import Bound, bounds, percentile, report
+from benchmarks import gang_start, harness, idle, preempt
+from benchmarks.harness import Bound, arguments, bounds, is_actor, percentile, report
 
 BENCHMARKS = sorted(yaml.safe_load(harness.RANGES.read_text())["benchmarks"])
 
@@ -49,3 +49,71 @@ def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile([3.0, 1.0, 2.0, 4.0], 0.5) == 2.0
     assert percentile([float(i) for i in range(1, 101)], 0.99) == 99.0
     assert percentile([7.0], 0.99) == 7.0
+
+
+def test_quick_is_shorter_unless_said_otherwise() -> None:
+    quick, usual = {"rounds": 1}, {"rounds": 5, "nodes": 8}
+
+    def given(*argv: str) -> tuple[int, int]:
+        found = arguments("idle", quick, usual, argv)
+        return found.rounds, found.nodes
+
+    assert given() == (5, 8)
+    assert given("--quick") == (1, 8)
+    assert given("--quick", "--rounds", "3") == (3, 8)
+
+
+@pytest.mark.parametrize(
+    ("title", "found"),
+    [
+        ("ray::QueueShell", True),
+        ("ray::QueueShell.submit", True),
+        ("ray::queues/main:QueueShell.__init__", True),
+        ("ray::QueueShellOther", False),
+        ("ray::IDLE", False),
+        ("python QueueShell", False),
+    ],
+)
+def test_actors_are_found_by_their_process_titles(title: str, found: bool) -> None:
+    assert is_actor(title, "QueueShell") is found
+
+
+def test_overhead_is_of_pairs_and_the_ratio_of_medians() -> None:
+    fresh = {8: [gang_start.Pair(2.0, 2.5, 0.1), gang_start.Pair(4.0, 4.1, 0.2), gang_start.Pair(1.0, 1.0, 0.3)]}
+    waiting = {8: [gang_start.Pair(0.1, 0.2, 0.4), gang_start.Pair(0.3, 0.2, 0.5), gang_start.Pair(0.1, 0.15, 0.6)]}
+    figures = gang_start.figures_of(fresh, waiting)
+    assert figures["ratio_8"] == pytest.approx(2.5 / 2.0)
+    assert figures["overhead_ms_8"] == pytest.approx(50.0)
+    assert figures["fresh_overhead_ms_8"] == pytest.approx(100.0)
+    assert figures["granted_ms_8"] == pytest.approx(350.0)
+
+
+def test_an_untaken_worker_is_told_by_its_title(tmp_path: Path) -> None:
+    for pid, title in ((1, b"ray::IDLE\0\0"), (2, b"ray::Idle\0")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(title)
+    assert [gang_start.is_waiting(pid, tmp_path) for pid in (1, 2, 3)] == [True, False, False]
+
+
+def test_cpu_time_is_read_behind_a_name_with_spaces_and_brackets(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(n) for n in range(3, 53))  # the 14th and 15th of the line are 14 and 15
+    (tmp_path / "7" / "stat").write_text(f"7 (ray::A) b) {fields}\n")
+    assert idle.cpu_s(7, tmp_path) == pytest.approx(29 * idle.TICK_S)
+    assert idle.spent_s({1: 1.0, 2: 5.0, 3: 0.0}, {1: 1.5, 2: 7.0, 3: 9.0}, [1, 2]) == pytest.approx(2.5)
+
+
+def test_steps_that_were_run_twice_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    assert preempt.history(path) == []
+    path.write_text("".join(json.dumps({"step": n, "world": 2}) + "\n" for n in (1, 2, 3, 3, 4)) + '{"step": 5, "wor')
+    steps = preempt.history(path)
+    assert [step.step for step in steps] == [1, 2, 3, 3, 4]
+    assert preempt.steps_lost(steps) == 1
+
+
+def test_gpus_are_free_when_that_many_were_first_seen_after_the_decision() -> None:
+    watch = preempt.FreeWatch([(1.0, 4.0), (2.0, 0.0), (3.0, 2.0), (4.0, 4.0)])
+    assert watch.first(2, after_s=1.5) == 3.0
+    assert watch.first(4, after_s=1.5) == 4.0
+    assert watch.first(5, after_s=1.5) is None
