@@ -111,7 +111,7 @@ class ControllerShell:
         try:
             await asyncio.to_thread(self._cluster.connect)
             for view in await asyncio.to_thread(self._executor.find_runners):
-                self._runner_seen(view)
+                self._take_runner(view)
         except (ClusterError, ray.exceptions.RayError) as error:
             self._note_error(str(error))
             return False
@@ -227,7 +227,7 @@ def _is_old(view: RunnerView, known: RunnerView) -> bool:
         return True
     if view.grant is None or known.grant is None:
         return False
-    return (view.grant.version, view.applied_version) < (known.grant.version, known.applied_version)
+    return view.revision < known.revision
 
 
 def _with_stale(decided: Plan, outcomes: tuple[Outcome, ...]) -> Plan:

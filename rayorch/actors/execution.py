@@ -55,10 +55,17 @@ class Executor:
         self._watches: dict[RunnerKey, asyncio.Task[None]] = {}
 
     def carry_out(self, actions: tuple[act.Action, ...]) -> None:
-        """Send each action to whom it concerns."""
+        """Send each action to whom it concerns. ClusterError when one could not be sent, after all the others were."""
+        failure: ClusterError | None = None
         for action in actions:
             log.info("%s", action)
-            self._one(action)
+            try:
+                self._one(action)
+            except ClusterError as error:
+                log.warning("not carried out yet: %s: %s", action, error)
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _one(self, action: act.Action) -> None:
         queues, allocator = self._cluster.queues, self._cluster.allocator

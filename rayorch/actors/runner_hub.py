@@ -91,7 +91,9 @@ class AttemptHub:
         self.why_lapsed = ""
         self._owners = owners
         self._grant = replace(grant, version=1)
-        self._view = RunnerView(grant.workload, grant.attempt, RunnerPhase.STARTING, grant=self._grant)
+        self._view = RunnerView(
+            grant.workload, grant.attempt, RunnerPhase.STARTING, grant=self._grant, revision=1
+        )
         self._changed = asyncio.Event()
         self._view_changed = asyncio.Event()
         self._outbox: deque[_Waiting] = deque()
@@ -289,10 +291,10 @@ class AttemptHub:
 
     def _set_view(self, view: RunnerView) -> None:
         if view != self._view:
-            self._view = view
+            self._view = replace(view, revision=self._view.revision + 1)
             self._view_changed.set()
             self._view_changed = asyncio.Event()
-            self._owners.changed(view)
+            self._owners.changed(self._view)
 
     async def wait_view_change(self) -> None:
         """Return when the runner's own state changes."""

@@ -33,7 +33,8 @@ class RunnerView:
 
     `grant`: the one that it passes on now, numbered by it. `applied_version`: the newest grant beyond which no seat
     is used. `in_use`: the groups that Serve uses; None when it has not said. `exit_code`: None with ENDED means that
-    it ended because its lease was over. `ended_s`: when its work ended.
+    it ended because its lease was over. `ended_s`: when its work ended. `revision`: how often the runner's own view has
+    changed; 0 for a view that was made by another.
     """
 
     workload: WorkloadId
@@ -45,6 +46,7 @@ class RunnerView:
     in_use: tuple[SeatInUse, ...] | None = None
     message: str = ""
     ended_s: float | None = None
+    revision: int = 0
 
 
 def grant_for(workload: Workload, allocation: Allocation, lease_s: float) -> Grant:

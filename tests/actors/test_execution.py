@@ -43,3 +43,14 @@ def test_a_cluster_that_does_not_answer_is_nobodys_failure(monkeypatch: pytest.M
     with pytest.raises(ClusterError):
         _executor(seen, ClusterError("the control store is silent"), monkeypatch).carry_out((ORDER,))
     assert seen == []
+
+
+def test_what_fails_for_one_workload_is_done_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = _executor([], ClusterError("its package is not taken"), monkeypatch)
+    made: list[object] = []
+    create = SimpleNamespace(remote=made.append)
+    executor._cluster = cast(Any, SimpleNamespace(workloads={WorkloadId("bad"): None}, queues=None, allocator=None))
+    executor._cluster.allocator = SimpleNamespace(create=create)
+    with pytest.raises(ClusterError, match="package"):
+        executor.carry_out((ORDER, act.CreateGroups(WorkloadId("good"), 1, (0,))))
+    assert len(made) == 1
