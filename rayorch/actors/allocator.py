@@ -55,6 +55,9 @@ VISIBLE_TIMEOUT_S = 1.5
 retry of about a second inside Ray."""
 VISIBLE_POLL_S = 0.02
 SYNC_RETRY_S = 0.5
+LATE_S = 5.0
+"""Who makes a group gives it up at its deadline; this much later, so does the comparison, for groups that were being
+made when the allocator was restarted."""
 GROUP_THREADS = 32
 
 
@@ -287,6 +290,8 @@ class AllocatorShell:
                 self._books.fail(workload, attempt, surplus, "its placement group was removed by somebody else")
         for row in rows:
             self._note_created(row)
+        for late in self._books.give_up_late(time.time() - LATE_S):
+            log.warning("group %s is given up: it was not ready by its deadline", late)
         self._remove_strays(rows)
         if self._books.version != before:
             self._poker.poke()
@@ -338,7 +343,9 @@ class AllocatorShell:
         workloads = {workload.id: workload for workload in records.workloads}
         groups += await self._call(serve_groups, self._settings.instance, records.workloads)
         deadline_s = now_s + self._settings.start_deadline_s
-        adoption = adopt_world(groups, workloads, self._settings.instance, now_s, deadline_s)
+        await self._refresh_nodes(0)
+        nodes = tuple(self._nodes.values())
+        adoption = adopt_world(groups, workloads, self._settings.instance, now_s, deadline_s, nodes)
         for allocation in adoption.adopt:
             self._books.adopt(allocation)
         for group_id in adoption.remove:

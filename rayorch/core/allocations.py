@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from rayorch.core.changes import ChangeLog
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
@@ -39,10 +40,9 @@ class Allocations:
     """
 
     def __init__(self, version: int = 0) -> None:
-        self._start = version
         self._version = version
         self._held: dict[Key, Allocation] = {}
-        self._changed: dict[Key, int] = {}
+        self._log: ChangeLog[Key] = ChangeLog(floor=version)
 
     @property
     def version(self) -> int:
@@ -56,9 +56,10 @@ class Allocations:
 
     def changes_since(self, version: int) -> AllocationChanges:
         """What a reader with this version lacks; one with a version of another incarnation gets everything."""
-        if version <= self._start or version > self._version:
+        changed = self._log.since(version)
+        if changed is None or version > self._version:
             return AllocationChanges(self._version, True, tuple(self._held[k] for k in sorted(self._held)), ())
-        keys = sorted(key for key, changed in self._changed.items() if changed > version)
+        keys = sorted(changed)
         return AllocationChanges(
             version=self._version,
             full=False,
@@ -166,6 +167,19 @@ class Allocations:
         else:
             self._rewrite(workload, attempt, surplus, MemberPhase.RELEASING, None)
 
+    def give_up_late(self, now_s: float) -> tuple[tuple[WorkloadId, int, int], ...]:
+        """Fail every group that was being made and is not there by its deadline; answers with (workload, attempt,
+        seat). Serve's seats have no deadline here."""
+        late = [
+            (*key, surplus)
+            for key, held in sorted(self._held.items())
+            if 0 in held.gang and now_s >= held.deadline_s and not held.failed
+            for surplus in sorted({m.surplus for m in held.members if m.phase is MemberPhase.CREATING})
+        ]
+        for workload, attempt, surplus in late:
+            self.fail(workload, attempt, surplus, "its placement group was not ready by its deadline")
+        return tuple(late)
+
     # ------------------------------------------------------------ giving seats back
 
     def release(self, workload: WorkloadId, attempt: int, surpluses: tuple[int, ...] | None) -> None:
@@ -250,7 +264,10 @@ class Allocations:
 
     def _touch(self, key: Key) -> None:
         self._version += 1
-        self._changed[key] = self._version
+        if key in self._held:
+            self._log.touch(key, self._version)
+        else:
+            self._log.drop(key, self._version)
 
 
 # ---------------------------------------------------------------- pure parts

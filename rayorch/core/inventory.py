@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.admission import NodeShape
+from rayorch.core.changes import ChangeLog
 from rayorch.core.events import NodeCordoned
 from rayorch.core.types import NodeHealth, NodeId, NodeSpec, Resources
 
@@ -41,7 +42,6 @@ class Inventory:
     """
 
     def __init__(self, version: int = 0) -> None:
-        self._start = version
         self._version = version
         self._observed: dict[NodeId, NodeSpec] = {}
         self._lost: dict[NodeId, str] = {}
@@ -51,7 +51,7 @@ class Inventory:
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._blocks: dict[NodeId, _Block] = {}
         self._nodes: dict[NodeId, NodeSpec] = {}
-        self._changed: dict[NodeId, int] = {}
+        self._log: ChangeLog[NodeId] = ChangeLog(floor=version)
         self._most: dict[NodeShape, int] = {}
 
     @property
@@ -66,9 +66,10 @@ class Inventory:
 
     def changes_since(self, version: int) -> InventoryChanges:
         """What a reader with this version lacks; one with a version of another incarnation gets everything."""
-        if version <= self._start or version > self._version:
+        changed = self._log.since(version)
+        if changed is None or version > self._version:
             return InventoryChanges(self._version, True, tuple(self._nodes[id] for id in sorted(self._nodes)), ())
-        ids = sorted(id for id, changed in self._changed.items() if changed > version)
+        ids = sorted(changed)
         return InventoryChanges(
             version=self._version,
             full=False,
@@ -174,7 +175,10 @@ class Inventory:
 
     def _touch(self, id: NodeId) -> None:
         self._version += 1
-        self._changed[id] = self._version
+        if id in self._nodes:
+            self._log.touch(id, self._version)
+        else:
+            self._log.drop(id, self._version)
 
     def _count_shapes(self) -> None:
         now: dict[NodeShape, int] = {}

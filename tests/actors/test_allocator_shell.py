@@ -11,11 +11,12 @@ import pytest
 
 from rayorch.actors import allocator
 from rayorch.actors.allocator import AllocatorSettings, AllocatorShell
+from rayorch.core.inventory import InventoryChanges
 from rayorch.core.payload import Payload
 from rayorch.core.queues import QueueChanges
 from rayorch.core.reports import SeatInUse
 from rayorch.core.types import Allocation, Kind, MemberPhase, State, Workload, WorkloadId
-from tests.build import seat, workload
+from tests.build import node, seat, seats, workload
 
 APP = WorkloadId("app")
 SEATS = (seat("n1", 0, surplus=1), seat("n2", 1, surplus=2))
@@ -38,7 +39,10 @@ class World:
     def changes_since(self) -> Any:
         return self
 
-    async def remote(self, version: int) -> QueueChanges:
+    async def remote(self, version: int) -> Any:
+        """The queue owner is asked from version 0 on, the inventory from -1."""
+        if version < 0:
+            return InventoryChanges(5, True, (node("n1"), node("n2")), ())
         return QueueChanges(1, True, (), self.workloads, ())
 
 
@@ -85,3 +89,18 @@ async def test_replicas_are_not_taken_for_removed_because_their_groups_have_serv
         before = made._books.version
         await made._compare()
         assert made._books.version == before
+
+
+async def test_a_start_that_was_under_way_goes_on_after_a_restart_and_is_given_up_when_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = workload("w", 2)
+    starting = Workload(spec, State.RUNNING, 0.0, attempt=1, placement=seats("n1", 2), started_s=1.0)
+    async with shell(World(workloads=(starting,)), monkeypatch) as made:
+        await made._compare()
+        held = made._books.allocations[spec.id, 1]
+        assert {m.phase for m in held.members} == {MemberPhase.RESERVED}
+        made._books.creating(spec.id, 1, 0)
+        monkeypatch.setattr(allocator, "LATE_S", -1_000.0)
+        await made._compare()
+        assert "deadline" in made._books.allocations[spec.id, 1].failed

@@ -142,6 +142,18 @@ def test_a_copy_of_a_former_life_is_replaced_as_a_whole() -> None:
     assert books.changes_since(seen.version).removed == ((W, 1),)
 
 
+def test_groups_that_nobody_waits_for_are_given_up_after_their_deadline() -> None:
+    books = reserved(1)
+    books.grow(W, 1, (seat("n2", 1, surplus=1),), NODES, 1.0, 30.0)
+    for surplus in (0, 1):
+        books.creating(W, 1, surplus)
+    books.ready(W, 1, 0, "aa")
+    assert books.give_up_late(29.9) == ()
+    assert books.give_up_late(30.0) == ((W, 1, 1),)
+    assert phases(books) == [(0, "ready"), (1, "releasing")] and not books.allocations[W, 1].failed
+    assert books.give_up_late(31.0) == ()
+
+
 # ---------------------------------------------------------------- Serve chooses
 
 
