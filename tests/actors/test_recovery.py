@@ -317,7 +317,9 @@ def test_jobs_on_a_dead_node_and_under_a_killed_raylet_go_on_elsewhere_after_the
         progress.goes_on()
         assert progress.attempts() == (1, 2)
         [end] = instance.endings(name)
-        assert (end.move, end.cause) == (Move.REQUEUED, StopCause.NODE_LOST)
+        # A runner dies with its node's raylet; which of the two deaths is heard of first is chance.
+        assert end.move is Move.REQUEUED and end.cause in (StopCause.NODE_LOST, StopCause.LEASE_LAPSED)
+        assert (again.node_losses, again.failures) == (1, 0)
         assert instance.starts(name)[1].at_s >= end.not_before_s >= killed_s + LEASE_S + MARGIN_S
     assert not any(pid_lives(pid) for pid in pids)
     instance.assert_whole()
