@@ -24,7 +24,7 @@ from rayorch.actors.waiting import Waiters
 from rayorch.core.codec import FORMAT_VERSION
 from rayorch.core.decisions import Stop
 from rayorch.core.errors import RayorchError, SpecError, StalePlanError
-from rayorch.core.events import AttemptEnded, Event, Reported
+from rayorch.core.events import AttemptEnded, Event, Forgotten, Reported
 from rayorch.core.listing import Place, check_limit, page
 from rayorch.core.queues import NodeShape, QueueChanges, QueueTree
 from rayorch.core.reports import CheckpointCommitted, StepReported, WorkersStarted
@@ -47,12 +47,16 @@ from rayorch.core.requests import (
     WorkloadPage,
     refusal,
 )
+from rayorch.core.retention import Retention
 from rayorch.core.types import QueueId, QueueSpec, State, Workload, WorkloadId, WorkloadSpec
 
 log = logging.getLogger(__name__)
 
 REPORT_PERIOD_S = 1.0
 """Of one attempt's steps, and of its demand, at most one record in this time is written: the newest."""
+
+FORGET_PERIOD_S = 60.0
+"""Least time between two looks for ended workloads that need not be remembered any more."""
 
 MAX_SUBMISSIONS = 10_000
 MAX_CALLS = 10_000
@@ -73,6 +77,7 @@ class QueueSettings:
     expected_id: str | None = None
     create: bool = False
     compact_every: int = COMPACT_EVERY
+    retention: Retention = Retention()
 
 
 class QueueShell:
@@ -93,6 +98,8 @@ class QueueShell:
         self._pacer = ReportPacer(REPORT_PERIOD_S)
         self._waiters = Waiters()
         self._flush: asyncio.Task[None] | None = None
+        self._forgetting: asyncio.Task[None] | None = None
+        self._forgot_s = float("-inf")
         self._order: tuple[int, list[Place]] = (-1, [])
         self._clock = clock
         journal = Journal.open(
@@ -119,6 +126,14 @@ class QueueShell:
         if any(_matters(event) for event in events):
             self._poker.poke()
         self._waiters.wake(events)
+        if self._tree.now_s() - self._forgot_s >= FORGET_PERIOD_S:
+            self._forgot_s = self._tree.now_s()
+            self._forgetting = asyncio.get_running_loop().create_task(self._forget())
+
+    async def _forget(self) -> None:
+        reply = await self._command(lambda s: s.tree.forget_ended(s.now_s, self._settings.retention))
+        if not reply.accepted:
+            log.warning("ended workloads were not forgotten, again in %.0f s: %s", FORGET_PERIOD_S, reply.message)
 
     async def _command(self, check: Callable[[Stage], tuple[Event, ...]], settle: AttemptRef | None = None) -> Reply:
         """Check against the newest state, journal what follows, answer.
@@ -355,8 +370,9 @@ class QueueShell:
     @ray.method
     async def close(self) -> None:
         """Write what is held back and let go of the journal; the actor is of no use afterwards."""
-        if self._flush is not None:
-            self._flush.cancel()
+        for task in (self._flush, self._forgetting):
+            if task is not None:
+                task.cancel()
         await self._flush_now()
         await self._tree.close()
 
@@ -396,7 +412,7 @@ def _still_true(stage: Stage, held: Iterable[ReportRequest]) -> tuple[Event, ...
 def _matters(event: Event) -> bool:
     """Whether the controller could do something because of it."""
     match event:
-        case Reported(report=StepReported() | CheckpointCommitted() | WorkersStarted()):
+        case Reported(report=StepReported() | CheckpointCommitted() | WorkersStarted()) | Forgotten():
             return False
         case _:
             return True

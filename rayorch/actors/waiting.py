@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from rayorch.core.events import Event, NodeCordoned, NodeUncordoned, QueueDeleted, QueueSet, Submitted
+from rayorch.core.events import Event, Forgotten, NodeCordoned, NodeUncordoned, QueueDeleted, QueueSet, Submitted
 from rayorch.core.types import WorkloadId
 
 
@@ -48,7 +48,7 @@ def _workload_of(event: Event) -> WorkloadId | None:
     match event:
         case Submitted(spec=spec):
             return spec.id
-        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned():
+        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | Forgotten():
             return None
         case _:
             return event.workload

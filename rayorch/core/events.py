@@ -111,6 +111,14 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """These workloads ended long ago and are remembered no longer; their ids are free again."""
+
+    workloads: tuple[WorkloadId, ...]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """The attempt itself reported progress, a checkpoint, demand or the seats that it uses."""
 
@@ -149,6 +157,7 @@ Event = (
     | Resized
     | StopOrdered
     | AttemptEnded
+    | Forgotten
     | Reported
     | NodeCordoned
     | NodeUncordoned

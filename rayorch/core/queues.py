@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_queue, check_workload
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
+from rayorch.core.changes import ChangeLog
 from rayorch.core.decisions import Resize, Start, Stop
-from rayorch.core.errors import AdmissionError, StalePlanError
+from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
     AttemptReady,
     CancelRequested,
     Event,
+    Forgotten,
     NodeCordoned,
     NodeUncordoned,
     QueueDeleted,
@@ -38,6 +40,7 @@ from rayorch.core.events import (
 from rayorch.core.lifecycle import Move
 from rayorch.core.quota import Quota
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
+from rayorch.core.retention import Retention, to_forget
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import (
     UNIT,
@@ -85,7 +88,8 @@ class QueueChanges:
     """What changed for a reader whose copy is of an older version.
 
     `queues` and `cordons` are always complete. `workloads`: those that changed, ended ones included; with `full`,
-    all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time.
+    all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time. `forgotten`:
+    those that are remembered no longer.
     """
 
     version: int
@@ -94,6 +98,7 @@ class QueueChanges:
     workloads: tuple[Workload, ...]
     cordons: tuple[NodeCordoned, ...]
     renewals: int = 0
+    forgotten: tuple[WorkloadId, ...] = ()
 
 
 class QueueTree:
@@ -105,8 +110,7 @@ class QueueTree:
         self._workloads: dict[WorkloadId, Workload] = {}
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
-        # Insertion order is order of change: the newest is last.
-        self._changed: dict[WorkloadId, int] = {}
+        self._log: ChangeLog[WorkloadId] = ChangeLog()
         self._renewals = 0
         self._renewed: dict[WorkloadId, int] = {}
         self._pending: dict[QueueId, int] = {}
@@ -128,7 +132,7 @@ class QueueTree:
 
     @property
     def workloads(self) -> Mapping[WorkloadId, Workload]:
-        """All workloads, ended ones too."""
+        """All workloads, ended ones too until they are forgotten."""
         return self._workloads
 
     @property
@@ -151,24 +155,23 @@ class QueueTree:
 
     def changes_since(self, version: int, renewals: int = 0) -> QueueChanges:
         """What a reader with this version lacks; O(changes). Version 0, or one from another history, gives all."""
-        full = version <= 0 or version > self._version
-        if full:
+        changed = self._log.since(version) if version <= self._version else None
+        gone: set[WorkloadId] = set()
+        if changed is None:
             ids = set(self._workloads)
         else:
-            ids = set()
-            for id, changed in reversed(self._changed.items()):
-                if changed <= version:
-                    break
-                ids.add(id)
+            ids = {id for id in changed if id in self._workloads}
+            gone = {id for id in changed if id not in self._workloads}
             since = renewals if renewals <= self._renewals else 0
             ids.update(id for id, count in self._renewed.items() if count > since)
         return QueueChanges(
             version=self._version,
-            full=full,
+            full=changed is None,
             queues=tuple(self._queues[id] for id in sorted(self._queues)),
             workloads=tuple(self._workloads[id] for id in sorted(ids)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             renewals=self._renewals,
+            forgotten=tuple(sorted(gone)),
         )
 
     def dump(self) -> TreeState:
@@ -184,12 +187,14 @@ class QueueTree:
     def restore(state: TreeState) -> QueueTree:
         """The tree that `dump` described."""
         tree = QueueTree()
-        tree._version = state.version
+        tree._log = ChangeLog(floor=state.version - 1)  # what was forgotten before that, nobody knows any more
+        tree._version = state.version - 1  # so that everything counts as changed by the last event
         tree._queues = {spec.id: spec for spec in state.queues}
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
         tree._rebuild_quota()
         for workload in state.workloads:
             tree._put(workload)
+        tree._version = state.version
         return tree
 
     # ------------------------------------------------------------ queues and nodes
@@ -237,7 +242,7 @@ class QueueTree:
         if known is not None:
             if known.spec == spec:
                 return ()
-            raise AdmissionError("id", f"another workload with the id {spec.id!r} exists; ids are never used twice")
+            raise AdmissionError("id", f"another workload with the id {spec.id!r} exists, or ended not long ago")
         queue = self._queues.get(spec.queue)
         if queue is None:
             names = ", ".join(sorted(self._queues)) or "none"
@@ -261,6 +266,11 @@ class QueueTree:
         if workload.state.terminal or workload.cancel_requested:
             return ()
         return (CancelRequested(id, reason, now_s),)
+
+    def forget_ended(self, now_s: float, retention: Retention) -> tuple[Event, ...]:
+        """Remember ended workloads no longer than that."""
+        ids = to_forget(self._workloads.values(), now_s, retention)
+        return (Forgotten(ids, now_s),) if ids else ()
 
     # ------------------------------------------------------------ commits of the controller
 
@@ -401,6 +411,9 @@ class QueueTree:
                 self._rebuild_quota()
             case Submitted(spec=spec, at_s=at_s):
                 self._put(Workload(spec=spec, state=State.PENDING, submitted_s=at_s))
+            case Forgotten(workloads=ids):
+                for id in ids:
+                    self._forget(id)
             case NodeCordoned(node=node):
                 self._cordons[node] = event
             case NodeUncordoned(node=node):
@@ -412,12 +425,18 @@ class QueueTree:
     def _advance(self, event: WorkloadEvent) -> None:
         self._put(advance(self._workloads[event.workload], event))
 
+    def _forget(self, id: WorkloadId) -> None:
+        workload = self._workloads[id]
+        if not workload.state.terminal:
+            raise TransitionError(f"workload {id} can't be forgotten: it is {workload.state.value}")
+        del self._workloads[id]
+        self._log.drop(id, self._version + 1)
+
     def _put(self, workload: Workload) -> None:
         """Replace a workload and keep the counts per queue and the order of change."""
         old = self._workloads.get(workload.id)
         self._workloads[workload.id] = workload
-        self._changed.pop(workload.id, None)
-        self._changed[workload.id] = self._version + 1
+        self._log.touch(workload.id, self._version + 1)
         if workload.state not in LIVE:
             self._renewed.pop(workload.id, None)
         waits = (workload.state is State.PENDING) - (old is not None and old.state is State.PENDING)

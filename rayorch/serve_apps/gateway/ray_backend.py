@@ -263,6 +263,8 @@ class _WorkloadCopy:
                 if changes.full:
                     self._known = {}
                 self._known.update((w.id, w) for w in changes.workloads)
+                for forgotten in changes.forgotten:
+                    self._known.pop(forgotten, None)
                 self._version, self._renewals = changes.version, changes.renewals
                 if expired == self._expired:  # else a command went through while the owner answered
                     self._asked_s = asked_s
