@@ -36,6 +36,7 @@ from rayorch.serve_apps.gateway import (
     DEFAULT_PORT,
     GatewaySettings,
     UvicornGateway,
+    check_listening,
     create_app,
     gateway_app,
     token_from,
@@ -186,6 +187,8 @@ def settings_from(arguments: list[str]) -> ServerSettings:
     parser.add_argument("--serve-port", type=int, help="start Ray Serve now, with its HTTP on this port")
     parser.add_argument("-f", "--file", action="append", type=Path, default=[], help="Cluster and Queue documents")
     given = parser.parse_args(arguments)
+    token = token_from()
+    check_listening(given.host, token)  # before anything is started
     emulate = EmulationSpec.parse(given.emulate, given.racks) if given.emulate else None
     settings = ServerSettings(
         home=given.home,
@@ -197,7 +200,7 @@ def settings_from(arguments: list[str]) -> ServerSettings:
         host=given.host,
         port=given.port,
         serve_port=given.serve_port,
-        token=token_from(),
+        token=token,
     )
     return with_documents(settings, given.file)
 
@@ -205,7 +208,11 @@ def settings_from(arguments: list[str]) -> ServerSettings:
 def with_documents(settings: ServerSettings, files: list[Path]) -> ServerSettings:
     """The settings with what Cluster and Queue documents say. Other kinds are for `rayorch apply`: SpecError."""
     for path in files:
-        for document in load_documents(path.read_text(), str(path)):
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise SpecError("file", f"can't read {path}: {error}") from error
+        for document in load_documents(text, str(path)):
             match document:
                 case ClusterDocument():
                     cluster = document.to_core()

@@ -95,6 +95,8 @@ def submit(
     address: Address = None,
 ) -> None:
     """Enqueue a command."""
+    if not command[0].strip():
+        raise typer.BadParameter("the command is empty")
     if kind not in ("job", "train"):
         raise typer.BadParameter("--kind is job or train")
     members = _workers(workers)

@@ -33,6 +33,7 @@ def start(instance: str, arguments: Sequence[str], timeout_s: float) -> dict[str
     # -P: "-m" would look in the caller's folder first, where a ray.py or a rayorch/ of the user's may lie.
     command = [sys.executable, "-P", "-m", "rayorch.server", "--instance", instance, *arguments]
     with log.open("ab") as output:
+        begin = output.tell()
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -41,28 +42,33 @@ def start(instance: str, arguments: Sequence[str], timeout_s: float) -> dict[str
             start_new_session=True,
         )
     try:
-        return _when_up(instance, process, log, timeout_s)
+        return _when_up(instance, process, log, begin, timeout_s)
     except BaseException:
         if process.poll() is None:
             process.terminate()
         raise
 
 
-def _when_up(instance: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> dict[str, object]:
+def _when_up(
+    instance: str, process: subprocess.Popen[bytes], log: Path, begin: int, timeout_s: float
+) -> dict[str, object]:
     deadline_s = time.monotonic() + timeout_s
     while True:
         state = read_state(instance)
         if state is not None and state.get("gateway_url"):
             return state
         if process.poll() is not None:
-            raise ClusterError(f"the server ended with code {process.returncode}; the end of {log}:\n{_tail(log)}")
+            raise ClusterError(
+                f"the server ended with code {process.returncode}; the end of {log}:\n{_tail(log, begin)}"
+            )
         if time.monotonic() > deadline_s:
-            raise ClusterError(f"the server was not up after {timeout_s:g} s; the end of {log}:\n{_tail(log)}")
+            raise ClusterError(f"the server was not up after {timeout_s:g} s; the end of {log}:\n{_tail(log, begin)}")
         time.sleep(POLL_S)
 
 
-def _tail(log: Path) -> str:
-    data = log.read_bytes()[-LOG_TAIL_BYTES:]
+def _tail(log: Path, begin: int) -> str:
+    """The end of what this start has written: the file also holds what was said in earlier ones."""
+    data = log.read_bytes()[begin:][-LOG_TAIL_BYTES:]
     return data.decode(errors="replace").strip()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rayorch.client.errors import UnreachableError
+from rayorch.core.admission import check_instance
 from rayorch.core.errors import SpecError
 
 SCHEME = "rayorch://"
@@ -45,7 +46,8 @@ def home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_file(instance: str = "main", environment: Mapping[str, str] = os.environ) -> Path:
-    """Where a server writes its process id and addresses."""
+    """Where a server writes its process id and addresses. SpecError for a name that can't be a folder's."""
+    check_instance(instance)
     return home(environment) / instance / "server.json"
 
 
@@ -53,8 +55,10 @@ def read_state(instance: str = "main", environment: Mapping[str, str] = os.envir
     """What the server wrote; None when there is no file (no server) or it is not whole."""
     try:
         state = json.loads(state_file(instance, environment).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a ValueError for what is no JSON, or no path
         return None
+    except OSError as error:
+        raise UnreachableError(f"the server's state can't be read: {error}") from error
     return state if isinstance(state, dict) else None
 
 
@@ -81,16 +85,30 @@ def resolve(
             f"no gateway is known: set RAYORCH_ADDRESS, or start one here with `rayorch up` (looked at"
             f" {state_file(instance, environment)})"
         )
-    return Target(_checked(url), token or _token(environment, state), queue)
+    if not _plain(queue):
+        raise SpecError("address", f"{queue!r} is no queue's path")
+    token = token or _token(environment, state)
+    if token is not None and not _plain(token):
+        raise SpecError("RAYORCH_TOKEN", "must be printable characters without spaces")
+    return Target(_checked(url), token, queue)
 
 
 def _checked(url: str) -> str:
     if "://" not in url:
         url = f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0 and _plain(url)
+    except ValueError:  # brackets without an end, a port that is none
+        good = False
+    if not good:
         raise SpecError("address", f"must be http(s)://host:port or rayorch://queue, got {url!r}")
     return url.rstrip("/")
+
+
+def _plain(text: str) -> bool:
+    """Whether it can stand in a URL or a header."""
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def _token(environment: Mapping[str, str], state: Mapping[str, object]) -> str | None:
@@ -101,5 +119,5 @@ def _token(environment: Mapping[str, str], state: Mapping[str, object]) -> str |
         return None
     try:
         return Path(str(file)).read_text(encoding="ascii").strip()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise SpecError("RAYORCH_TOKEN_FILE", f"can't be read: {error}") from error

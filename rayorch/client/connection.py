@@ -17,7 +17,7 @@ from rayorch.client.handle import WorkloadHandle
 from rayorch.client.notebook import table
 from rayorch.client.package import package
 from rayorch.client.tables import Rows
-from rayorch.client.transport import Http, JsonObject, raise_for
+from rayorch.client.transport import Http, JsonObject, path_part, raise_for
 from rayorch.core.errors import SpecError
 
 DEFAULT_QUEUE = "default"
@@ -243,7 +243,7 @@ class Client:
         body: JsonObject = {"reason": reason} if reason else {}
         if deadline is not None:
             body["deadline"] = deadline
-        return self._http.call("POST", f"/api/v1/nodes/{node}/{verb}", json=body)
+        return self._http.call("POST", f"/api/v1/nodes/{path_part(node)}/{verb}", json=body)
 
     def overview(self) -> JsonObject:
         """Queues, nodes and workloads at one time."""
@@ -300,7 +300,10 @@ def _name_of(work: Command | Callable[..., Any]) -> str:
     if callable(work):
         words = [getattr(work, "__name__", type(work).__name__)]
     else:
-        words = shlex.split(work) if isinstance(work, str) else list(work)
+        try:
+            words = shlex.split(work) if isinstance(work, str) else list(work)
+        except ValueError:  # a quote without an end: the shell will say so
+            words = str(work).split()
     script = next((word for word in words if word.endswith((".py", ".sh"))), words[0] if words else "job")
     stem = Path(script).stem
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem).strip("-._")

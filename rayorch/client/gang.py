@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rayorch.client.address import read_state
 from rayorch.client.errors import GangLostError
 from rayorch.client.handle import ENDED, WAIT_S, WorkloadHandle
-from rayorch.client.transport import Http
+from rayorch.client.transport import Http, path_part
 from rayorch.core.errors import ClusterError, RayorchError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class GangLease:
             self._thread.start()
 
     def _renew(self) -> None:
-        path = f"/api/v1/workloads/{self.workload.id}/renew"
+        path = f"/api/v1/workloads/{path_part(self.workload.id)}/renew"
         while not self._over.is_set():
             try:
                 alive = self._http.call("POST", path, json={"attempt": self._attempt}, answer_within_s=RENEW_S)["alive"]

@@ -13,7 +13,7 @@ from rayorch.client.errors import NotFoundError, WorkloadCancelledError, Workloa
 from rayorch.client.function import Outcome, pickling
 from rayorch.client.notebook import table
 from rayorch.client.tables import Explanation
-from rayorch.client.transport import Http, JsonObject, Params, raise_for
+from rayorch.client.transport import Http, JsonObject, Params, path_part, raise_for
 from rayorch.core.errors import RayorchError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class WorkloadHandle:
     def __init__(self, http: Http, id: str) -> None:
         self._http = http
         self.id = id
-        self._path = f"/api/v1/workloads/{id}"
+        self._path = f"/api/v1/workloads/{path_part(id)}"
         self._callbacks: list[Callable[[WorkloadHandle], object]] = []
         self._watcher: threading.Thread | None = None
         self._lock = threading.Lock()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rayorch.core.errors import SpecError
 from tests.serve_apps.conftest import Served, backend, served
 
 __all__ = ["backend", "served"]
@@ -121,9 +122,34 @@ def test_up_starts_one_server_and_down_ends_it(home: Path) -> None:
 
 
 def test_a_server_that_does_not_start_is_shown_with_its_last_words(home: Path) -> None:
+    (home / "main").mkdir(parents=True)
+    (home / "main" / "server.log").write_text("what an earlier start said\n")
     up = _run("up", "--port", "1")
     assert up.returncode == 100
     assert "port 1 is not for us" in up.stderr
+    assert "earlier" not in up.stderr
+
+
+@pytest.mark.parametrize("name", ["../other", "a/b", "", ".."])
+def test_a_name_that_leads_out_of_the_home_starts_nothing(home: Path, name: str) -> None:
+    up = _run("up", "--instance", name)
+    assert up.returncode == 105, up.stderr
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-f", "/nonexistent.yaml"], "file: can't read /nonexistent.yaml"),
+        (["--host", "0.0.0.0"], "host: 0.0.0.0 is reachable from outside"),
+        (["--instance", "../x"], "instance: "),
+    ],
+)
+def test_a_server_with_wrong_arguments_says_so_before_it_starts_anything(words: list[str], said: str) -> None:
+    from rayorch.server import settings_from
+
+    with pytest.raises(SpecError, match=said):
+        settings_from(words)
 
 
 def test_down_ends_no_process_that_only_has_the_number(home: Path) -> None:

@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from rayorch import (
     WorkloadHandle,
     as_completed,
 )
+from rayorch.client.address import resolve
 from rayorch.client.function import pickling
 from rayorch.client.package import package
 from rayorch.core.decisions import Wait, WaitReason
@@ -325,6 +327,32 @@ def test_the_server_of_this_machine_is_found_by_its_file(
     with rayorch.connect("rayorch://research/nlp") as client:
         client.submit("true", id="w")
     assert served.backend.known[WorkloadId("w")].spec.queue == "research/nlp"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"gpus_per_worker": float("nan"), "workers": 1}, "spec.gang.resources.GPU"),
+        ({"runtime_env": {"a": [1, {2, 3}]}}, "spec.runtimeEnv.a[1]"),
+        ({"env": {"A": "\ud800"}}, "spec.env.A"),
+        ({"env": {"A": Path("x")}}, "spec.env.A"),
+    ],
+)
+def test_what_can_not_be_sent_is_named(client: Client, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        client.submit("true", **options)
+    assert caught.value.field == field
+
+
+def test_a_quote_without_an_end_is_the_shells_to_complain_of(client: Client) -> None:
+    assert client.submit("echo it's").id.startswith("echo-")
+
+
+def test_a_token_file_that_is_no_text_is_said_so() -> None:
+    with pytest.raises(SpecError, match="RAYORCH_TOKEN_FILE: can't be read"):
+        resolve("http://127.0.0.1:1", environment={"RAYORCH_TOKEN_FILE": sys.executable})
+    with pytest.raises(SpecError, match="RAYORCH_TOKEN: must be printable"):
+        resolve("http://127.0.0.1:1", environment={"RAYORCH_TOKEN": "a\nb"})
 
 
 def test_a_wrong_token_is_denied(backend: FakeBackend) -> None:

@@ -2,7 +2,7 @@
 
 from rayorch.serve_apps.gateway.app import create_app
 from rayorch.serve_apps.gateway.backend import Backend
-from rayorch.serve_apps.gateway.run import DEFAULT_PORT, UvicornGateway, gateway_app, serve_uvicorn
+from rayorch.serve_apps.gateway.run import DEFAULT_PORT, UvicornGateway, check_listening, gateway_app, serve_uvicorn
 from rayorch.serve_apps.gateway.settings import GatewaySettings, token_from
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Backend",
     "GatewaySettings",
     "UvicornGateway",
+    "check_listening",
     "create_app",
     "gateway_app",
     "serve_uvicorn",

@@ -23,6 +23,8 @@ DEFAULT_PORT = 8266
 MAX_ONGOING_REQUESTS = 2000
 """Above `GatewaySettings.max_streams`: a log tail is one request that lasts as long as its workload."""
 SHUTDOWN_GRACE_S = 5
+KEEP_ALIVE_S = 60
+"""Longer than clients keep an idle connection (httpx: 5 s), or one would be closed while they send on it."""
 BACKLOG = 1024
 
 
@@ -33,8 +35,7 @@ class UvicornGateway:
     """
 
     def __init__(self, app: FastAPI, host: str, port: int, settings: GatewaySettings) -> None:
-        if settings.token is None and host not in ("127.0.0.1", "::1", "localhost"):
-            raise SpecError("host", f"{host} is reachable from outside; set RAYORCH_TOKEN or listen on 127.0.0.1")
+        check_listening(host, settings.token)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
         shown = f"[{host}]" if ":" in host else host
@@ -48,6 +49,7 @@ class UvicornGateway:
                 ws="websockets-sansio",
                 ws_max_size=settings.max_body_bytes,
                 timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 lifespan="off",
             )
         )
@@ -64,6 +66,12 @@ class UvicornGateway:
     def stop(self) -> None:
         """End it; from any thread."""
         self._server.should_exit = True
+
+
+def check_listening(host: str, token: str | None) -> None:
+    """SpecError when a gateway would listen beyond this machine without a token."""
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        raise SpecError("host", f"{host} is reachable from outside; set RAYORCH_TOKEN or listen on 127.0.0.1")
 
 
 def serve_uvicorn(app: FastAPI, host: str, port: int, settings: GatewaySettings) -> None:
