@@ -1,9 +1,4 @@
-"""The one request for capacity that Ray's autoscaler hears.
-
-Ray keeps a single global request and the last writer wins, and Ray Data and Train write it through a detached
-actor named `AutoscalingCoordinator`. So we start that actor ourselves, before anyone else does: it goes on
-serving them, and adds our gangs to each request that it sends.
-"""
+"""The coordinator actor itself. Importing this imports Ray Data, which takes most of a second."""
 
 from __future__ import annotations
 
@@ -12,10 +7,6 @@ from typing import Any
 import ray
 from ray.autoscaler.v2.sdk import request_cluster_resources
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import _AutoscalingCoordinatorActor
-
-ACTOR_NAME = "AutoscalingCoordinator"
-ACTOR_NAMESPACE = "AutoscalingCoordinator"
-HEAD_RESOURCE = "node:__internal_head__"  # every head node has one of it
 
 Bundle = dict[str, float]
 Selector = dict[str, str]
@@ -58,21 +49,3 @@ class GangCoordinator(_AutoscalingCoordinatorActor):
     def holds_gangs(self) -> bool:
         """True: this is rayorch's coordinator, not Ray's own."""
         return True
-
-
-def ensure_coordinator() -> Any:
-    """The coordinator actor, created if nobody has. A stock one that is already there is replaced: its requesters
-    repeat their requests within seconds, and it keeps nothing else."""
-    actor_class: Any = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(GangCoordinator)
-    options: dict[str, Any] = {
-        "name": ACTOR_NAME,
-        "namespace": ACTOR_NAMESPACE,
-        "get_if_exists": True,
-        "lifetime": "detached",
-        "resources": {HEAD_RESOURCE: 0.001},
-    }
-    handle = actor_class.options(**options).remote()
-    if not hasattr(handle, "holds_gangs"):
-        ray.kill(handle)
-        handle = actor_class.options(**options).remote()
-    return handle
