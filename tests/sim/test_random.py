@@ -16,7 +16,7 @@ from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
 from tests.sim.checked import CheckedCluster
 
-SEEDS = 200
+SEEDS = 160
 EVENTS = 100
 GROUPS = 20
 """Seeds are tested in so many groups: a test each would cost more in the test runner than in the simulation."""
