@@ -302,7 +302,7 @@ def worlds(draw: st.DrawFn) -> World:
     return World(nodes, draw(small_queues), first, later=workloads[early:])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.lists(st.integers(0, 5), max_size=4))
 def test_every_plan_of_a_sequence_keeps_the_invariants(world: World, finishes: list[int]) -> None:
     world.turn()
@@ -314,7 +314,7 @@ def test_every_plan_of_a_sequence_keeps_the_invariants(world: World, finishes: l
     world.turn()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_evictions_stop(world: World) -> None:
     """With nothing new submitted, no two workloads evict each other in turn, and in the end nobody evicts anyone."""
