@@ -73,6 +73,7 @@ class RayCluster:
         self.nodes: dict[NodeId, NodeSpec] = {}
         self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
         self._cordons: dict[NodeId, NodeCordoned] = {}
+        self._forgotten: list[WorkloadId] = []
         self._pushed_cordons: dict[NodeId, NodeCordoned] | None = None
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
@@ -101,6 +102,16 @@ class RayCluster:
     def inventory(self) -> Any:
         """The inventory's handle."""
         return self._inventory
+
+    @property
+    def cordons(self) -> Mapping[NodeId, NodeCordoned]:
+        """The cordons in force."""
+        return self._cordons
+
+    def take_forgotten(self) -> tuple[WorkloadId, ...]:
+        """The workloads that were forgotten since the last call, as far as we were told."""
+        taken, self._forgotten = tuple(self._forgotten), []
+        return taken
 
     def snapshot(self) -> Snapshot:
         """Fetch what changed from each owner and join it.
@@ -143,6 +154,7 @@ class RayCluster:
     def _take_queues(self, changed: QueueChanges) -> None:
         self.queue_specs = {spec.id: spec for spec in changed.queues}
         self._cordons = {cordon.node: cordon for cordon in changed.cordons}
+        self._forgotten += changed.forgotten
         if changed.full:
             self.workloads.clear()
         for workload in changed.workloads:

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from rayorch.actors.cluster import RayCluster
 from rayorch.actors.execution import Executor
+from rayorch.actors.housekeeping import Housekeeper
 from rayorch.actors.names import NAMESPACE, controller_name
 from rayorch.actors.runner import RunnerSettings
 from rayorch.actors.views import Turn, explain_view, overview
@@ -67,6 +69,8 @@ class ControllerShell:
         self._loop = asyncio.get_running_loop()
         self._cluster = RayCluster(settings.instance, settings.profile)
         self._executor = Executor(settings.runner, self._cluster, self._loop, self._runner_seen)
+        packages = Path(settings.runner.packages) if settings.runner.packages else None
+        self._housekeeper = Housekeeper(settings.instance, packages)
         self._runners: dict[tuple[WorkloadId, int], RunnerView] = {}
         self._poked = asyncio.Event()
         self._turn: Turn | None = None
@@ -135,6 +139,7 @@ class ControllerShell:
         actions = reconcile(snapshot, dict(self._runners), self._settings.profile)
         self._executor.carry_out(actions)
         self._executor.keep_agents(self._cluster.nodes)
+        self._housekeeper.tick(self._cluster)
         for outcome in outcomes:
             if not isinstance(outcome.decision, Scale | Reserve):
                 log.info("%s: %s %s", "committed" if outcome.committed else "refused", outcome.decision, outcome.reason)

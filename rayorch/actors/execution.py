@@ -55,17 +55,13 @@ class Executor:
         self._watches: dict[RunnerKey, asyncio.Task[None]] = {}
 
     def carry_out(self, actions: tuple[act.Action, ...]) -> None:
-        """Send each action to whom it concerns. ClusterError when one could not be sent, after all the others were."""
-        failure: ClusterError | None = None
+        """Send each action to whom it concerns. What can't be done for one workload holds up no other."""
         for action in actions:
             log.info("%s", action)
             try:
                 self._one(action)
             except ClusterError as error:
-                log.warning("not carried out yet: %s: %s", action, error)
-                failure = failure or error
-        if failure is not None:
-            raise failure
+                log.warning("not carried out, computed anew in the next turn: %s: %s", action, error)
 
     def _one(self, action: act.Action) -> None:
         queues, allocator = self._cluster.queues, self._cluster.allocator

@@ -127,6 +127,16 @@ class LogFiles:
         """Whether nothing will follow."""
         return self.path(workload, attempt).with_suffix(".ended").exists()
 
+    def forget(self, workload: WorkloadId) -> None:
+        """Remove all that was kept of a workload."""
+        folder = self.path(workload, 0).parent
+        for path in [path for path in self._sizes if path.parent == folder]:
+            del self._sizes[path]
+        for file in sorted(folder.glob("*")) if folder.is_dir() else []:
+            file.unlink()
+        if folder.is_dir() and folder != self._folder:
+            folder.rmdir()
+
     def prune(self, now_s: float) -> None:
         """Remove the logs written to longest ago until the total is within its limit."""
         files = [(file.stat(), file) for file in sorted(self._folder.rglob("*.log*")) if file.is_file()]
@@ -215,11 +225,11 @@ class LogStoreShell:
         """As `read`, but waits up to `wait_s` for something that lies beyond `offset`."""
         deadline = time.monotonic() + min(wait_s, FOLLOW_LIMIT_S)
         while True:
-            grown = self._grown.setdefault((workload, attempt), asyncio.Event())
             chunk = self._chunk(workload, attempt, offset, READ_LIMIT_BYTES)
             left = deadline - time.monotonic()
             if chunk.text or chunk.ended or left <= 0:
                 return chunk
+            grown = self._grown.setdefault((workload, attempt), asyncio.Event())
             try:
                 await asyncio.wait_for(grown.wait(), left)
             except TimeoutError:
@@ -228,6 +238,15 @@ class LogStoreShell:
     @ray.method
     async def ping(self) -> None:
         """A sign of life."""
+
+    @ray.method
+    async def forget(self, workloads: tuple[WorkloadId, ...]) -> None:
+        """These workloads are forgotten: a later one of the same id begins with an empty log."""
+        for workload in workloads:
+            try:
+                self._files.forget(workload)
+            except (OSError, SpecError) as error:
+                log.warning("the output of %s was not removed: %s", workload, error)
 
     def _wake(self, workload: WorkloadId, attempt: int) -> None:
         grown = self._grown.pop((workload, attempt), None)

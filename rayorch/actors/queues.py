@@ -47,7 +47,7 @@ from rayorch.core.requests import (
     WorkloadPage,
     refusal,
 )
-from rayorch.core.retention import Retention
+from rayorch.core.retention import DEFAULT_RETENTION, Retention
 from rayorch.core.types import QueueId, QueueSpec, State, Workload, WorkloadId, WorkloadSpec
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class QueueSettings:
     expected_id: str | None = None
     create: bool = False
     compact_every: int = COMPACT_EVERY
-    retention: Retention = Retention()
+    retention: Retention = DEFAULT_RETENTION
 
 
 class QueueShell:

@@ -60,6 +60,11 @@ class ResultFiles:
         path = self._path(workload)
         return path.read_bytes() if path.is_file() else None
 
+    def forget(self, workload: WorkloadId) -> None:
+        """Remove what was put, if anything was."""
+        if _SAFE.match(workload):  # no other can have put anything
+            self._path(workload).unlink(missing_ok=True)
+
     def _prune(self, newest: Path) -> None:
         files = sorted((f.stat().st_mtime, f.name, f.stat().st_size, f) for f in self._folder.glob("*.pkl"))
         total = sum(size for _, _, size, _ in files)
@@ -113,6 +118,12 @@ class ResultStoreShell:
     async def get(self, workload: WorkloadId) -> bytes | None:
         """The result, None when there is none."""
         return await asyncio.to_thread(self._files.get, workload)
+
+    @ray.method
+    async def forget(self, workloads: tuple[WorkloadId, ...]) -> None:
+        """These workloads are forgotten: a later one of the same id must not seem to have their result."""
+        for workload in workloads:
+            await asyncio.to_thread(self._files.forget, workload)
 
 
 ResultStore = ray.remote(ResultStoreShell)

@@ -132,10 +132,10 @@ def _broken(facts: Facts) -> AttemptEnded | None:
 
 
 def _never_up(facts: Facts) -> AttemptEnded | None:
-    """A runner that was asked for and never showed a sign of life."""
+    """A runner that never showed a sign of life, or could not even be asked for."""
     workload = facts.workload
     started_s = workload.started_s or facts.now_s
-    silent = facts.view is not None and facts.view.phase is RunnerPhase.STARTING
+    silent = facts.view is None or facts.view.phase is RunnerPhase.STARTING
     silent = silent and workload.lease_renewed_s <= started_s
     limit_s = started_s + facts.profile.start_deadline_s + RUNNER_START_LIMIT_S
     if not silent or facts.now_s < limit_s:

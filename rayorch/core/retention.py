@@ -1,4 +1,4 @@
-"""How long ended workloads are remembered: for good would fill the owner's memory, its snapshots and every reader's copy.
+"""How long ended workloads are remembered: for good would fill the owner's memory and every reader's copy.
 
 While a workload is remembered, submitting it again is nothing new; afterwards its id is free, and the same submission
 would run again.
@@ -23,6 +23,9 @@ class Retention:
     count: int = 10_000
     least_s: float = 3_600.0
     most_s: float = 7 * 86_400.0
+
+
+DEFAULT_RETENTION = Retention()
 
 
 def to_forget(workloads: Iterable[Workload], now_s: float, retention: Retention) -> tuple[WorkloadId, ...]:

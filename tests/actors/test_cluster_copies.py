@@ -95,3 +95,9 @@ def test_the_demand_for_capacity_is_repeated_in_case_its_keeper_was_restarted(
     monkeypatch.setattr(cluster, "DEMAND_PERIOD_S", -1.0)
     copies._demand(Scale((), (), "nothing"))
     assert len(owners.args_of("set_gang_demand")) == 2
+
+
+def test_what_the_queue_owner_forgets_is_handed_on_once(owners: Owners, copies: RayCluster) -> None:
+    owners.queues = QueueChanges(9, False, (), (), (), forgotten=(WorkloadId("old"),))
+    copies.snapshot()
+    assert (copies.take_forgotten(), copies.take_forgotten()) == (("old",), ())

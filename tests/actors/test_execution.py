@@ -40,8 +40,7 @@ def test_a_start_that_ray_refuses_is_the_works_own_failure_and_the_turn_goes_on(
 
 def test_a_cluster_that_does_not_answer_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunnerView] = []
-    with pytest.raises(ClusterError):
-        _executor(seen, ClusterError("the control store is silent"), monkeypatch).carry_out((ORDER,))
+    _executor(seen, ClusterError("the control store is silent"), monkeypatch).carry_out((ORDER,))
     assert seen == []
 
 
@@ -51,6 +50,5 @@ def test_what_fails_for_one_workload_is_done_for_the_others(monkeypatch: pytest.
     create = SimpleNamespace(remote=made.append)
     executor._cluster = cast(Any, SimpleNamespace(workloads={WorkloadId("bad"): None}, queues=None, allocator=None))
     executor._cluster.allocator = SimpleNamespace(create=create)
-    with pytest.raises(ClusterError, match="package"):
-        executor.carry_out((ORDER, act.CreateGroups(WorkloadId("good"), 1, (0,))))
+    executor.carry_out((ORDER, act.CreateGroups(WorkloadId("good"), 1, (0,))))
     assert len(made) == 1

@@ -54,6 +54,19 @@ def test_old_logs_go_first_when_all_together_are_too_large_and_young_ones_stay(t
     assert files.size(W, 1) == 0
 
 
+def test_of_a_forgotten_workload_nothing_is_left_and_its_next_life_begins_empty(tmp_path: Path) -> None:
+    files, other = LogFiles(tmp_path), WorkloadId("other")
+    for attempt in (1, 2):
+        files.append(W, attempt, 0, b"old")
+        files.finish(W, attempt)
+    files.append(other, 1, 0, b"kept")
+    files.forget(W)
+    files.forget(WorkloadId("unknown"))
+    assert sorted(f.name for f in tmp_path.rglob("*") if f.is_file()) == ["1.log"]
+    assert files.append(W, 1, 0, b"new") == 3 and not files.finished(W, 1)
+    assert files.read(other, 1, 0, 10) == (0, b"kept")
+
+
 def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError):
         LogFiles(tmp_path / "logs").append(WorkloadId("../../x"), 1, 0, b"y")

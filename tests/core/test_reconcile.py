@@ -134,6 +134,13 @@ def test_a_start_makes_its_groups_then_its_runner_then_is_ready() -> None:
     assert turn(running(), held(), view(work, held())) == ()
 
 
+def test_a_runner_that_can_not_be_asked_for_does_not_keep_its_seats_for_ever() -> None:
+    later_s = NOW + PROFILE.start_deadline_s + 181.0
+    assert turn(starting(), held(), now_s=later_s) == (RemoveGroups(W, 1, (0,)),)
+    ended = end_of(turn(starting(), now_s=later_s))
+    assert (ended.move, ended.cause) == (Move.REQUEUED, StopCause.START_FAILED)
+
+
 def test_nothing_is_done_before_the_books_were_compared_with_the_world() -> None:
     assert turn(starting(), None, synced=False) == ()
     assert turn(None, held(), synced=False) == ()

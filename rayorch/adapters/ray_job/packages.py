@@ -65,8 +65,13 @@ def _upload(uri: str, data: bytes) -> None:
 
 
 def package_exists(uri: str, folder: Path | None = None) -> bool:
-    """Whether Ray has the package, if need be again from `folder`. Ray keeps it for PIN_S from now on."""
+    """Whether Ray has the package, if need be again from `folder`. Ray keeps it for PIN_S from now on.
+
+    The file in `folder` counts as young again: who asks is about to submit a workload that needs it.
+    """
     name = _file_name(uri)
+    if folder is not None and (folder / name).is_file():
+        os.utime(folder / name)
     try:
         packaging.pin_runtime_env_uri(uri, expiration_s=PIN_S)
         if packaging.package_exists(uri):
