@@ -14,7 +14,7 @@ import ray
 from rayorch.actors.names import NAMESPACE, inventory_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import group_rows, held_by_node
-from rayorch.adapters.ray_nodes import drain_node, foreign_holders, observe_nodes, used_by_node
+from rayorch.adapters.ray_nodes import foreign_holders, observe_nodes, used_by_node
 from rayorch.core.admission import NodeShape
 from rayorch.core.errors import ClusterError
 from rayorch.core.events import NodeCordoned
@@ -127,11 +127,6 @@ class InventoryShell:
         for node in nodes:
             self._inventory.forget(node)
         return self._inventory.version
-
-    @ray.method
-    async def drain_in_ray(self, request: tuple[NodeId, str, float]) -> None:
-        """(node, reason, deadline): hand an empty node to Ray for removal. Irreversible. ClusterError when refused."""
-        await asyncio.to_thread(drain_node, *request)
 
     @ray.method
     async def shapes(self) -> tuple[NodeShape, ...]:

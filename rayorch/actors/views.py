@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayorch.core.cluster import Outcome
@@ -14,6 +14,8 @@ from rayorch.core.types import (
     GPU,
     UNIT,
     Allocation,
+    Member,
+    NodeId,
     NodeSpec,
     QueueId,
     QueueSpec,
@@ -74,7 +76,7 @@ def overview(instance: str, turn: Turn | None, warning: str) -> Overview:
         cycle_took_s=turn.took_s,
         versions=snapshot.versions,
         queues=queue_rows(snapshot),
-        nodes=tuple(_node_row(node, snapshot.allocations) for node in snapshot.nodes),
+        nodes=node_rows(snapshot),
         workloads=tuple(_workload_row(workload, turn, held) for workload in snapshot.workloads),
         synced=snapshot.synced,
         warnings=warnings,
@@ -91,12 +93,17 @@ def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
             usage[spec.queue] = usage.get(spec.queue, Resources()) + allocation.held
     quota = Quota.of(snapshot.queues, usage)
     used = {queue.id: quota.used(queue.id) for queue in snapshot.queues}
-    return tuple(_queue_row(queue, used, snapshot) for queue in snapshot.queues)
+    inside: dict[QueueId, list[Workload]] = {queue.id: [] for queue in snapshot.queues}
+    for workload in snapshot.workloads:
+        for queue in quota.path(workload.spec.queue):
+            inside[queue.id].append(workload)
+    return tuple(_queue_row(queue, used, inside[queue.id], snapshot) for queue in snapshot.queues)
 
 
-def _queue_row(queue: QueueSpec, used: Mapping[QueueId, Resources], snapshot: Snapshot) -> QueueRow:
+def _queue_row(
+    queue: QueueSpec, used: Mapping[QueueId, Resources], ours: Sequence[Workload], snapshot: Snapshot
+) -> QueueRow:
     mine = used[queue.id]
-    ours = [w for w in snapshot.workloads if w.spec.queue == queue.id or w.spec.queue.startswith(f"{queue.id}/")]
     pending = [w for w in ours if w.state is State.PENDING]
     borrowed_by_siblings = total(
         _beyond(used[other.id], other.deserved)
@@ -121,8 +128,16 @@ def _beyond(used: Resources, deserved: Resources) -> Resources:
     return Resources.of_units({name: max(0, used.units(name) - n) for name, n in deserved})
 
 
-def _node_row(node: NodeSpec, allocations: tuple[Allocation, ...]) -> NodeRow:
-    here = [(a, m) for a in allocations for m in a.members if m.node == node.id]
+def node_rows(snapshot: Snapshot) -> tuple[NodeRow, ...]:
+    """Every node with what our gangs use of it; O(nodes + members)."""
+    here: dict[NodeId, list[tuple[Allocation, Member]]] = {}
+    for allocation in snapshot.allocations:
+        for member in allocation.members:
+            here.setdefault(member.node, []).append((allocation, member))
+    return tuple(_node_row(node, here.get(node.id, [])) for node in snapshot.nodes)
+
+
+def _node_row(node: NodeSpec, here: Sequence[tuple[Allocation, Member]]) -> NodeRow:
     holders: list[DeviceHolder] = []
     for allocation, member in here:
         units = member.bundle.units(GPU)

@@ -104,21 +104,6 @@ def foreign_holders(node_ids: frozenset[str], our_groups: frozenset[str]) -> dic
     return {node: tuple(sorted(names)) for node, names in holders.items()}
 
 
-def drain_node(node_id: str, reason: str, deadline_s: float) -> None:
-    """Ask Ray to take a node out of service for maintenance. Irreversible: Ray has no un-drain.
-
-    Raises ClusterError when Ray refuses.
-    """
-    from ray.core.generated import autoscaler_pb2
-
-    client: Any = ray._private.worker.global_worker
-    kind: Any = autoscaler_pb2
-    preemption = kind.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    accepted, message = client.gcs_client.drain_node(node_id, preemption, reason, int(deadline_s * 1000))
-    if not accepted:
-        raise ClusterError(f"Ray refuses to drain {node_id}: {message}")
-
-
 def head_options() -> dict[str, Any]:
     """Actor options that keep an actor on the head, also after the head was replaced (its node id changes)."""
     return {"num_cpus": 0, "resources": {HEAD_RESOURCE: 0.001}}

@@ -120,6 +120,7 @@ STATE_STYLES = {
     "PENDING": "yellow",
     "STOPPING": "yellow",
     "draining": "yellow",
+    "drained": "green",
     "cordoned": "yellow",
     "FAILED": "red",
     "lost": "red",

@@ -186,7 +186,7 @@ NODE_COLUMNS = (
     Column("GPUS", lambda n: amount(n["total"]), right=True),
     Column("IDLE", _idle, right=True),
     Column("FOREIGN", lambda n: amount(n["foreign"]), right=True),
-    Column("STATE", lambda n: n["health"]),
+    Column("STATE", lambda n: "drained" if n.get("drained") else n["health"]),
     Column("TOPOLOGY", _topology),
     Column("REASON", lambda n: n["reason"]),
 )

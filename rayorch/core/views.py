@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rayorch.core.decisions import Wait
 from rayorch.core.snapshot import Versions
-from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
+from rayorch.core.types import Allocation, NodeHealth, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
 
 NOTHING = Resources()
 
@@ -46,6 +46,11 @@ class NodeRow:
     node: NodeSpec
     used: Resources = NOTHING
     holders: tuple[DeviceHolder, ...] = ()
+
+    @property
+    def drained(self) -> bool:
+        """It is draining, and nothing of ours is left on it: it may be taken out of service."""
+        return self.node.health is NodeHealth.DRAINING and not self.used
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,7 @@ def test_cancel_queues_nodes_and_drain(run: Run, backend: FakeBackend) -> None:
     lines = run("queues").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["QUEUE", "default", "research/nlp"]
     assert run("drain", "gpu-01", "--deadline", "5m", "-m", "XID 79").exit_code == 0
-    assert "draining" in run("nodes").stdout and "XID 79" in run("nodes").stdout
+    assert "drained" in run("nodes").stdout and "XID 79" in run("nodes").stdout
     assert run("drain", "gpu-01", "--undo").exit_code == 0
     assert run("nodes", "-o", "json").stdout.count('"ok"') == 1
 

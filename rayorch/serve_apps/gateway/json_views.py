@@ -160,6 +160,7 @@ def node_json(row: NodeRow) -> Json:
         "foreign": amounts(node.foreign),
         "foreignHolders": list(node.foreign_holders),
         "health": node.health.value,
+        "drained": row.drained,
         "reason": node.reason,
         "drainDeadlineAt": node.drain_deadline_s,
         "blockedUntil": node.blocked_until_s,

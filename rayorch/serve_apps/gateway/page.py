@@ -160,7 +160,7 @@ def _node(row: NodeRow) -> dict[str, object]:
         "name": node.name,
         "id": node.id[:8],
         "health": node.health.value,
-        "reason": node.reason,
+        "reason": f"drained: {node.reason}" if row.drained else node.reason,
         "topology": " / ".join(value for _, value in node.topology),
         "model": next((d.model for d in node.devices if d.model), ""),
         "cells": cells,
