@@ -55,7 +55,7 @@ def size_of(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...]:
 
 def _cancelled(workload: Workload, event: CancelRequested) -> Workload:
     if workload.state is not State.PENDING:
-        return replace(workload, cancel_requested=True)
+        return replace(workload, cancel_requested=True, reason=event.reason)
     return replace(
         workload,
         state=next_state(workload, Move.CANCELLED),

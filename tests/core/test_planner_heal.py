@@ -37,10 +37,12 @@ def test_a_healthy_attempt_is_left_alone() -> None:
     assert changes(plan(snapshot([node("n1")], [running("a", ["n1"])]), DEFAULT)) == []
 
 
-def test_a_cancelled_one_is_stopped_with_its_grace() -> None:
-    made = plan(snapshot([node("n1")], [with_workload(running("a", ["n1"]), cancel_requested=True)]), DEFAULT)
+def test_a_cancelled_one_is_stopped_with_its_grace_and_for_the_reason_that_was_given() -> None:
+    cancelled = with_workload(running("a", ["n1"]), cancel_requested=True, reason="wrong data")
+    made = plan(snapshot([node("n1")], [cancelled]), DEFAULT)
     stop = made.decisions[0]
     assert isinstance(stop, Stop)
+    assert stop.order.reason == "wrong data"
     assert (stop.order.cause, stop.order.deadline_s, stop.order.beneficiary) == (StopCause.CANCELLED, NOW + 30, None)
 
 

@@ -257,6 +257,7 @@ def test_an_own_failure_counts_and_a_lost_node_does_not() -> None:
 def test_what_was_cancelled_in_the_meantime_is_not_requeued() -> None:
     built = running()
     apply(built, built.cancel(W, "changed my mind", 8.0))
+    assert built.workloads[W].reason == "changed my mind"
     events = apply(built, built.end_attempt(ended(Move.REQUEUED, StopCause.LEASE_LAPSED)))
     assert [type(e) for e in events] == [StopOrdered, AttemptEnded]
     assert built.workloads[W].state is State.CANCELLED

@@ -82,7 +82,8 @@ class _End:
 def _cancelled(draft: Draft, workload: Workload) -> _End | None:
     if not workload.cancel_requested:
         return None
-    return _End(StopCause.CANCELLED, "its owner cancelled it", draft.facts.now_s + workload.spec.grace_s)
+    reason = workload.reason or "cancelled"  # what its owner said
+    return _End(StopCause.CANCELLED, reason, draft.facts.now_s + workload.spec.grace_s)
 
 
 def _lost(draft: Draft, workload: Workload, allocation: Allocation) -> _End | None:
