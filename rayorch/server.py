@@ -23,7 +23,7 @@ from types import FrameType
 import ray
 from ray import serve
 
-from rayorch.actors.names import NAMESPACE
+from rayorch.actors.names import NAMESPACE, find_or_none, queues_name
 from rayorch.actors.start import InstanceSettings, start_instance, stop_instance
 from rayorch.adapters.ray_emulation import EmulatedCluster, EmulationSpec
 from rayorch.adapters.ray_serve import ensure_serve_started
@@ -82,7 +82,10 @@ class ServerSettings:
 
 
 class Server:
-    """Starts everything in its constructor's order by `start()`; `stop()` undoes it, also after a failed start."""
+    """Starts everything by `start()`; `stop()` undoes it.
+
+    After a failed start it undoes what that start did: an instance that ran before goes on.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -91,6 +94,8 @@ class Server:
         self._gateway: UvicornGateway | None = None
         self._gateway_thread: threading.Thread | None = None
         self._ours = False
+        self._attached = False  # the instance ran before us
+        self._up = False
 
     def start(self) -> None:
         """Cluster (or attach), owners, gateway, state file."""
@@ -102,6 +107,7 @@ class Server:
         if not ray.is_initialized():
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
             self._ours = True
+        self._attached = find_or_none(queues_name(settings.instance)) is not None
         start_instance(
             InstanceSettings(
                 profile=settings.profile,
@@ -116,6 +122,7 @@ class Server:
             ensure_serve_started(settings.host, settings.serve_port)
         self.gateway_url = self._serve_gateway() if settings.gateway == "serve" else self._run_gateway()
         self._write_state(ray.get_runtime_context().gcs_address)
+        self._up = True
 
     def _run_gateway(self) -> str:
         """HTTP from a thread of this process."""
@@ -154,7 +161,9 @@ class Server:
 
     def stop(self) -> None:
         """End the gateway and the owners, and with `emulate` the cluster. The journal stays."""
-        (self.settings.state_dir / "server.json").unlink(missing_ok=True)
+        others = self._attached and not self._up
+        if not others:
+            (self.settings.state_dir / "server.json").unlink(missing_ok=True)
         if self._gateway is not None:
             self._gateway.stop()
             self._gateway = None
@@ -162,7 +171,7 @@ class Server:
             self._gateway_thread.join(GATEWAY_STOP_S)
             self._gateway_thread = None
         try:
-            if ray.is_initialized():
+            if ray.is_initialized() and not others:
                 stop_instance(self.settings.instance)
         except (RayorchError, ray.exceptions.RayError) as error:
             log.warning("the owners did not end cleanly: %s", error)

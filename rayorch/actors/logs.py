@@ -29,6 +29,8 @@ MAX_CALLS = 10_000
 READ_LIMIT_BYTES = 2**20
 """The most that one answer carries, whatever was asked for."""
 FOLLOW_LIMIT_S = 60.0
+PRUNE_PERIOD_S = 60.0
+"""Looking at all files for room takes long when there are many."""
 KEEP_YOUNG_S = 3600.0
 """Logs written within this time are not removed for room."""
 
@@ -53,6 +55,7 @@ class LogFiles:
         self._folder = folder.resolve()
         self._limits = limits or LogLimits()
         self._sizes: dict[Path, int] = {}
+        self._pruned_s = float("-inf")
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, workload: WorkloadId, attempt: int) -> Path:
@@ -80,8 +83,10 @@ class LogFiles:
             return size
         path = self.path(workload, attempt)
         if size == 0:
+            if time.monotonic() - self._pruned_s > PRUNE_PERIOD_S:
+                self._pruned_s = time.monotonic()
+                self.prune(time.time())
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.prune(time.time())
         with path.open("ab") as file:
             file.write(fresh)
         self._sizes[path] = size + len(fresh)
@@ -148,6 +153,10 @@ class LogFiles:
             file.unlink()
             self._sizes.pop(file, None)
             total -= stat.st_size
+            if not any(file.parent.glob(f"{file.name.partition('.')[0]}.log*")):
+                file.with_name(f"{file.name.partition('.')[0]}.ended").unlink(missing_ok=True)
+            if not any(file.parent.iterdir()):
+                file.parent.rmdir()
 
 
 def _length(path: Path) -> int:
@@ -276,6 +285,9 @@ def start_log_store(settings: LogSettings, **options: Any) -> Any:
 
 BATCH_BYTES = 64 * 1024
 BATCH_WAIT_S = 0.2
+SEND_BYTES = 2**20
+"""The most that one call carries. Each call takes a while on a busy cluster: what has piled up, and at the end of an
+attempt has only seconds left, must need few of them."""
 BUFFER_BYTES = 4 * 2**20
 RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 5.0
@@ -335,11 +347,12 @@ class LogPump:
         if self._dropped:
             batch = f"\n[rayorch: {self._dropped} bytes of output dropped here]\n".encode()
             self._dropped = 0
-        while self._waiting and len(batch) + len(self._waiting[0]) <= BATCH_BYTES + 100:
-            part = self._waiting.popleft()
-            self._waiting_bytes -= len(part)
-            batch += part
-        return batch
+        parts, size = [batch], len(batch)
+        while self._waiting and size + len(self._waiting[0]) <= SEND_BYTES + 100:
+            parts.append(self._waiting.popleft())
+            size += len(parts[-1])
+        self._waiting_bytes -= size - len(batch)
+        return b"".join(parts)
 
     async def _deliver(self, batch: bytes) -> None:
         """Bring one batch to the store, however long that takes; only what waits behind it may be dropped."""

@@ -46,12 +46,18 @@ def test_old_logs_go_first_when_all_together_are_too_large_and_young_ones_stay(t
     files = LogFiles(tmp_path, LogLimits(total_bytes=1500))
     for attempt in (1, 2, 3):
         files.append(W, attempt, 0, bytes(1000))
+        files.finish(W, attempt)
+    files.append(WorkloadId("idle"), 1, 0, b"x")
+    files.finish(WorkloadId("idle"), 1)
     long_ago_s = time.time() - 2 * KEEP_YOUNG_S
+    os.utime(files.path(WorkloadId("idle"), 1), (long_ago_s - 200.0,) * 2)
     for attempt, age_s in ((1, 100.0), (2, 0.0)):
         os.utime(files.path(W, attempt), (long_ago_s - age_s, long_ago_s - age_s))
     files.prune(time.time())
     assert [files.path(W, a).exists() for a in (1, 2, 3)] == [False, False, True]
     assert files.size(W, 1) == 0
+    assert [files.finished(W, a) for a in (1, 2, 3)] == [False, False, True]
+    assert not (tmp_path / "idle").exists()
 
 
 def test_of_a_forgotten_workload_nothing_is_left_and_its_next_life_begins_empty(tmp_path: Path) -> None:
@@ -142,6 +148,22 @@ async def test_output_that_finds_no_store_is_dropped_oldest_first_and_the_log_sa
     assert lines[-1] == f"{99:099d}"
     numbers = [int(line) for line in lines if line.isdigit()]
     assert numbers == sorted(numbers) and len(numbers) < 100
+
+
+async def test_the_end_of_much_output_needs_few_calls_so_that_it_arrives_in_the_seconds_that_an_end_has() -> None:
+    store, sizes = FakeStore(), []
+
+    async def send(offset: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return await store.send(offset, data)
+
+    pump = LogPump(send)
+    for _ in range(1600):
+        pump.write(b"y" * 65536)
+    pump.write(b"last words\n")
+    await pump.close(60.0)
+    assert store.data.endswith(b"last words\n")
+    assert len(sizes) <= 6, sizes
 
 
 async def test_a_store_that_has_lost_its_files_is_written_on_from_where_it_is() -> None:

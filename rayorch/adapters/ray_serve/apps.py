@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 import ray
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import placement_group_table
 
 from rayorch.adapters.ray_serve.builder import AppBuilder, AppSpec, DeployedApp, RunnerRef
@@ -36,6 +36,7 @@ POLL_S = 0.1
 
 _KV_NAMESPACE = b"rayorch"
 _KV_INSTALLED = b"serve-callback-installed-in"
+_KV_OWNER = "serve-app-owner/"
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +153,11 @@ def deploy(
     """Deploy the application under a grant and return before its replicas run (see `app_status`).
 
     Serve's controller follows the named runner from then on. Repeating it is harmless, and a new attempt may take over
-    an application of the same name. Raises SpecError when the application is at fault, ClusterError otherwise.
+    an application of the same name. Raises SpecError when the application is at fault, or its name is that of another
+    workload's; ClusterError otherwise.
     """
     _running_controller()
+    _claim(spec.name, runner_name, namespace)
     seats: dict[str, int] = {}
     for seat in grant.seats:
         seats[seat.role] = seats.get(seat.role, 0) + 1
@@ -168,6 +171,24 @@ def deploy(
         raise SpecError(field, message)
     assert isinstance(deployed, DeployedApp)
     return deployed
+
+
+def _claim(app: str, runner: str, namespace: str) -> None:
+    """Note whose application it is. SpecError while it is another workload's: both would drive, and remove, one app."""
+    key = f"{_KV_OWNER}{app}".encode()
+    owner = (_internal_kv_get(key, namespace=_KV_NAMESPACE) or b"").decode()
+    workload = runner.rpartition("/")[0]  # without the attempt
+    if owner and owner.rpartition("/")[0] != workload and _lives(owner, namespace):
+        raise SpecError("payload.app_name", f"application {app!r} belongs to {owner}, which is running")
+    _internal_kv_put(key, runner.encode(), overwrite=True, namespace=_KV_NAMESPACE)
+
+
+def _lives(actor: str, namespace: str) -> bool:
+    try:
+        ray.get_actor(actor, namespace=namespace)
+    except ValueError:
+        return False
+    return True
 
 
 def _builder_name(app: str) -> str:
@@ -219,6 +240,7 @@ def undeploy(app: str, namespace: str = "rayorch", timeout_s: float = UNDEPLOY_T
                 raise ClusterError(f"{app} is still {app_status(app).state} after {timeout_s:g} s")
             time.sleep(POLL_S)
     _end_builder(app, namespace)
+    _internal_kv_del(f"{_KV_OWNER}{app}".encode(), namespace=_KV_NAMESPACE)
 
 
 @dataclass(frozen=True, slots=True)

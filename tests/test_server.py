@@ -1,0 +1,44 @@
+"""The server's own logic, without Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+from rayorch import server
+from rayorch.core.errors import ClusterError, SpecError
+from rayorch.policies.default import DEFAULT
+from rayorch.server import Server, ServerSettings
+
+
+@pytest.mark.parametrize(("ran_before", "ended"), [(True, []), (False, ["main"])])
+def test_a_failed_start_ends_only_what_it_started(
+    ran_before: bool, ended: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+
+    def no_port(self: Server) -> str:
+        raise ClusterError("the port is taken")
+
+    fake = SimpleNamespace(is_initialized=lambda: True, exceptions=ray.exceptions)
+    monkeypatch.setattr(server, "ray", fake)
+    monkeypatch.setattr(server, "find_or_none", lambda name: object() if ran_before else None)
+    monkeypatch.setattr(server, "start_instance", lambda settings: None)
+    monkeypatch.setattr(server, "stop_instance", stopped.append)
+    monkeypatch.setattr(Server, "_run_gateway", no_port)
+    state = tmp_path / "main" / "server.json"
+    state.parent.mkdir()
+    state.write_text("{}")
+    made = Server(ServerSettings(home=tmp_path, profile=DEFAULT))
+    with pytest.raises(ClusterError):
+        made.start()
+    made.stop()
+    assert stopped == ended and state.exists() is ran_before
+
+
+def test_an_instance_can_not_be_named_after_a_path(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="instance"):
+        ServerSettings(home=tmp_path, profile=DEFAULT, instance="../other")
