@@ -45,6 +45,8 @@ FREE_TIMEOUT_S = 60.0
 FREE_POLL_S = 0.1
 QUIET_S = 1.5
 """Pause after the cluster is free: longer than rayorch's look at its nodes, so neither side meets the other's rest."""
+ASK_AGAIN_S = 2.0
+"""A raylet starts as many workers at once as the machine has cores, and forgets the rest of a request."""
 KEEP_S = 3600
 """How long a waiting worker stays when nobody takes it: longer than any run."""
 
@@ -94,20 +96,24 @@ class WaitingWorkers:
 
     def top_up(self, each: int) -> None:
         """Make sure that `each` wait on every node. RuntimeError when they don't come."""
-        wanted: list[tuple[int, frozenset[int], int]] = []
-        for index, node in enumerate(self._nodes):
-            self._mine[index] = {pid for pid in self._mine[index] if is_waiting(pid)}
-            missing = each - len(self._mine[index])
-            if missing > 0:
-                wanted.append((index, node.pids(), missing))
-                node.prestart(self._job, missing, KEEP_S)
         give_up = time.monotonic() + ROUND_TIMEOUT_S
-        for index, before, missing in wanted:
-            while len(fresh := {pid for pid in self._nodes[index].pids() - before if is_waiting(pid)}) < missing:
-                if time.monotonic() > give_up:
-                    raise RuntimeError(f"{missing - len(fresh)} of {missing} workers were not started ahead")
-                time.sleep(0.1)
-            self._mine[index] |= fresh
+        others = [node.pids() - mine for node, mine in zip(self._nodes, self._mine, strict=True)]
+        asked = float("-inf")
+        while missing := self._look(others, each):
+            now = time.monotonic()
+            if now > give_up:
+                raise RuntimeError(f"{sum(missing.values())} workers were not started ahead")
+            if now - asked > ASK_AGAIN_S:
+                asked = now
+                for index, count in missing.items():
+                    self._nodes[index].prestart(self._job, count, KEEP_S)
+            time.sleep(0.1)
+
+    def _look(self, others: list[frozenset[int]], each: int) -> dict[int, int]:
+        """Count those that wait, on each node those that `others` does not name; how many are missing where."""
+        for index, node in enumerate(self._nodes):
+            self._mine[index] = {pid for pid in node.pids() - others[index] if is_waiting(pid)}
+        return {i: each - len(mine) for i, mine in enumerate(self._mine) if len(mine) < each}
 
     def check_taken(self, up: Up) -> None:
         """RuntimeError when workers are up that did not wait here: then the round was of the other kind."""

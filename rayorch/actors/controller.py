@@ -14,7 +14,7 @@ import ray
 from rayorch.actors.cluster import RayCluster
 from rayorch.actors.execution import Executor
 from rayorch.actors.housekeeping import Housekeeper
-from rayorch.actors.names import NAMESPACE, controller_name
+from rayorch.actors.names import controller_name, owner_options
 from rayorch.actors.runner import RunnerSettings
 from rayorch.actors.views import Turn, explain_view, overview
 from rayorch.core.cluster import Outcome
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 ERROR_PAUSE_S = 0.5
 MIN_PAUSE_S = 0.005
 """Least time between two turns, so that a burst of pokes becomes one turn."""
+LONG_TURN_S, MAX_PAUSE_S = 0.05, 0.5
+"""A turn over thousands of workloads takes longer than this; then the pause is as long as the turn, up to MAX_PAUSE_S,
+so that a stream of submissions leaves the machine to those who accept them."""
 
 SILENT = (MarkReleasing, Rebind, BlockNodes)
 """Actions that change an owner's facts without an event or a message to us."""
@@ -105,7 +108,7 @@ class ControllerShell:
                 await asyncio.sleep(ERROR_PAUSE_S)
             if again:
                 self._poked.set()
-            await asyncio.sleep(MIN_PAUSE_S)
+            await asyncio.sleep(_pause_s(self._turn))
             try:
                 await asyncio.wait_for(self._poked.wait(), self._settings.period_s)
             except TimeoutError:
@@ -222,6 +225,12 @@ class ControllerShell:
         return self._turn.number if self._turn else 0
 
 
+def _pause_s(turn: Turn | None) -> float:
+    """How long to leave the others alone after a turn."""
+    took_s = turn.took_s if turn is not None else 0.0
+    return MIN_PAUSE_S if took_s < LONG_TURN_S else min(took_s, MAX_PAUSE_S)
+
+
 def _is_old(view: RunnerView, known: RunnerView) -> bool:
     """Whether a view says less than what is known: views come on several ways, and one may overtake another."""
     if known.phase is RunnerPhase.ENDED and view.phase is not RunnerPhase.ENDED:
@@ -250,13 +259,4 @@ Controller = ray.remote(ControllerShell)
 
 def start_controller(settings: ControllerSettings, **options: Any) -> Any:
     """The instance's controller, created if it does not run; `options` (where it must run) go to Ray."""
-    return Controller.options(
-        name=controller_name(settings.instance),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,  # every method may be repeated
-        **options,
-    ).remote(settings)
+    return Controller.options(**owner_options(controller_name(settings.instance)), **options).remote(settings)
