@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from rayorch.actors.names import NAMESPACE, allocator_name, find, inventory_name, queues_name
+from rayorch.actors.names import allocator_name, find, inventory_name, owner_options, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import (
     create_group,
@@ -384,13 +384,4 @@ GangAllocator = ray.remote(AllocatorShell)
 
 def start_allocator(settings: AllocatorSettings, **options: Any) -> Any:
     """The instance's allocator, created if it does not run; `options` (where it must run) go to Ray."""
-    return GangAllocator.options(
-        name=allocator_name(settings.instance),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,  # every method may be repeated
-        **options,
-    ).remote(settings)
+    return GangAllocator.options(**owner_options(allocator_name(settings.instance)), **options).remote(settings)

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from rayorch.actors.names import NAMESPACE, inventory_name
+from rayorch.actors.names import inventory_name, owner_options
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import group_rows, held_by_node
 from rayorch.adapters.ray_nodes import foreign_holders, observe_nodes, used_by_node
@@ -144,13 +144,4 @@ NodeInventory = ray.remote(InventoryShell)
 
 def start_inventory(settings: InventorySettings, **options: Any) -> Any:
     """The instance's inventory, created if it does not run; `options` (where it must run) go to Ray."""
-    return NodeInventory.options(
-        name=inventory_name(settings.instance),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,  # every method may be repeated
-        **options,
-    ).remote(settings)
+    return NodeInventory.options(**owner_options(inventory_name(settings.instance)), **options).remote(settings)

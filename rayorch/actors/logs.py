@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from rayorch.actors.names import NAMESPACE, logs_name
+from rayorch.actors.names import logs_name, owner_options
 from rayorch.core.errors import SpecError
 from rayorch.core.types import WorkloadId
 from rayorch.core.views import LogChunk, log_name
@@ -268,17 +268,8 @@ LogStore = ray.remote(LogStoreShell)
 
 def start_log_store(settings: LogSettings, **options: Any) -> Any:
     """Start the log store, or find it running; `options` say where (Ray's actor options)."""
-    return LogStore.options(
-        name=logs_name(settings.instance),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        max_concurrency=MAX_CALLS,
-        num_cpus=0,
-        enable_task_events=False,
-        **options,
-    ).remote(settings)
+    fixed = owner_options(logs_name(settings.instance))
+    return LogStore.options(**fixed, max_concurrency=MAX_CALLS, enable_task_events=False, **options).remote(settings)
 
 
 # ---------------------------------------------------------------- the writer's side

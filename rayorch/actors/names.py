@@ -64,6 +64,22 @@ def attempt_of_runner(instance: str, name: str) -> tuple[WorkloadId, int] | None
     return (WorkloadId(workload), int(attempt)) if workload and attempt.isdigit() else None
 
 
+def owner_options(name: str) -> dict[str, Any]:
+    """Ray's options of an actor that is the only one of its name, outlives who started it, and is always restarted.
+
+    Calls are repeated without bound, which ends with the actor: each of its methods may be repeated.
+    """
+    return {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+    }
+
+
 def find(name: str) -> Any:
     """The handle of a named actor; ClusterError when there is none."""
     try:

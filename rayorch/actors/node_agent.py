@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayorch.actors.names import NAMESPACE, agent_name
+from rayorch.actors.names import agent_name, owner_options
 from rayorch.core.requests import AttemptRef
 from rayorch.core.types import NodeId
 
@@ -97,13 +97,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 def start_agent(instance: str, node: NodeId) -> Any:
     """The agent of a node, created if it does not run. It is pinned to the node and ends with it."""
     return NodeAgent.options(
-        name=agent_name(instance, node),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,
+        **owner_options(agent_name(instance, node)),
         enable_task_events=False,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     ).remote(instance)

@@ -17,7 +17,7 @@ import ray
 
 from rayorch.actors.durable_tree import COMPACT_EVERY, DurableTree, Stage
 from rayorch.actors.journal import Journal
-from rayorch.actors.names import NAMESPACE, queues_name
+from rayorch.actors.names import owner_options, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.actors.report_pacing import PACED, ReportPacer
 from rayorch.actors.waiting import Waiters
@@ -251,12 +251,6 @@ class QueueShell:
         return self._tree.peek().renew(attempt.workload, attempt.attempt, self._tree.now_s())
 
     @ray.method
-    async def renew_many(self, attempts: tuple[AttemptRef, ...]) -> tuple[bool, ...]:
-        """`renew` for each."""
-        tree, now_s = self._tree.peek(), self._tree.now_s()
-        return tuple(tree.renew(a.workload, a.attempt, now_s) for a in attempts)
-
-    @ray.method
     async def report(self, request: ReportRequest) -> Reply:
         """Take an attempt's report; "stale" tells its sender to end itself.
 
@@ -428,14 +422,5 @@ def _is_restart() -> bool:
 
 def start_queue_owner(settings: QueueSettings, **options: Any) -> Any:
     """The instance's queue owner, created if it does not run; `options` (where it must run) go to Ray."""
-    return QueueActor.options(
-        name=queues_name(settings.instance),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        max_concurrency=MAX_CALLS,
-        max_restarts=-1,
-        max_task_retries=-1,  # every method may be repeated, and there are no more repeats than restarts
-        **options,
-    ).remote(settings)
+    fixed = owner_options(queues_name(settings.instance))
+    return QueueActor.options(**fixed, max_concurrency=MAX_CALLS, **options).remote(settings)

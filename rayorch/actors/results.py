@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from rayorch.actors.names import NAMESPACE, find, queues_name
+from rayorch.actors.names import find, owner_options, queues_name
 from rayorch.core.errors import SpecError
 from rayorch.core.requests import ACCEPTED, AttemptRef, Reply
 from rayorch.core.types import State, Workload, WorkloadId
@@ -131,13 +131,5 @@ ResultStore = ray.remote(ResultStoreShell)
 
 def start_result_store(settings: ResultSettings) -> Any:
     """The instance's result store on the head node, created if it does not run."""
-    return ResultStore.options(
-        name=results_name(settings.instance),
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=0,
-        resources={"node:__internal_head__": 0.001},
-        max_restarts=-1,
-        max_task_retries=-1,
-    ).remote(settings)
+    fixed = owner_options(results_name(settings.instance))
+    return ResultStore.options(**fixed, resources={"node:__internal_head__": 0.001}).remote(settings)

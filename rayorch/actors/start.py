@@ -18,7 +18,6 @@ from rayorch.actors.names import (
     agent_name,
     allocator_name,
     controller_name,
-    find,
     find_or_none,
     inventory_name,
     logs_name,
@@ -111,10 +110,3 @@ def stop_instance(instance: str) -> None:
         handle = find_or_none(name)
         if handle is not None:
             ray.kill(handle)
-
-
-def owners(instance: str) -> tuple[Any, Any, Any, Any]:
-    """Handles of queue owner, inventory, allocator and controller. ClusterError when one is missing."""
-    names = (queues_name, inventory_name, allocator_name, controller_name)
-    queues, inventory, allocator, controller = (find(name(instance)) for name in names)
-    return queues, inventory, allocator, controller

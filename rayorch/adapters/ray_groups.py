@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ray
 from ray._raylet import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
@@ -76,15 +75,3 @@ def held_by_node(rows: tuple[Mapping[str, Any], ...]) -> dict[str, Resources]:
             if node:
                 held[node] = held.get(node, Resources()) + bundle
     return held
-
-
-def creator_jobs() -> dict[str, str]:
-    """Placement group id → id of the Ray job that made it, from Ray's state API (needs the dashboard)."""
-    from ray.util.state import list_placement_groups
-
-    return {row.placement_group_id: row.creator_job_id for row in list_placement_groups(detail=True, limit=10_000)}
-
-
-def is_connected() -> bool:
-    """Whether this process is attached to a Ray cluster."""
-    return bool(ray.is_initialized())

@@ -129,12 +129,6 @@ class Quota:
                 return False
         return True
 
-    def ceiling(self, queue: QueueId) -> Resources:
-        """The most that the queue could ever hold if all others were idle, of the resources that limit it."""
-        idle = Quota(self._specs, self._children, {})
-        amounts = {name: idle.headroom(queue, name) for spec in self.path(queue) for name, _ in spec.deserved}
-        return Resources.of_units({name: n for name, n in amounts.items() if n is not None})
-
     def borrows(self, queue: QueueId, amount: Resources) -> bool:
         """Whether with `amount` more the queue, or one above it, would hold more than it deserves."""
         return any(

@@ -512,9 +512,9 @@ async def test_only_the_current_attempt_can_renew_its_lease(tmp_path: Path) -> N
     async with owner(tmp_path) as made:
         ref = await running(made, "a")
         made.clock.now_s = 1_005.0
-        assert await made.shell.renew_many((ref, AttemptRef(ref.workload, 2), AttemptRef(WorkloadId("x"), 1))) == (
-            True, False, False,
-        )  # fmt: skip
+        assert await made.shell.renew(ref)
+        assert not await made.shell.renew(AttemptRef(ref.workload, 2))
+        assert not await made.shell.renew(AttemptRef(WorkloadId("x"), 1))
         workload = await made.shell.workload(ref.workload)
         assert workload is not None
         assert workload.lease_renewed_s == 1_005.0
@@ -528,7 +528,8 @@ async def test_only_the_current_attempt_can_renew_its_lease(tmp_path: Path) -> N
 async def test_a_reader_may_ask_for_new_renewals_only(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         first, second = await running(made, "a"), await running(made, "b")
-        await made.shell.renew_many((first, second))
+        await made.shell.renew(first)
+        await made.shell.renew(second)
         seen = await made.shell.changes_since(0)
         await made.shell.renew(second)
         since = (seen.version, seen.renewals)

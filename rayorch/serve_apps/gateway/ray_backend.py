@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from rayorch.actors.names import allocator_name, controller_name, find, logs_name, queues_name
@@ -269,13 +268,3 @@ class _WorkloadCopy:
                 if expired == self._expired:  # else a command went through while the owner answered
                     self._asked_s = asked_s
             return self._known.get(workload)
-
-
-def connect_to_ray(address: str = "auto") -> None:
-    """Join the running cluster as a driver, if this process has not yet; ClusterError when there is none."""
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address=address, namespace="rayorch", log_to_driver=False)
-    except (ConnectionError, RuntimeError) as error:
-        raise ClusterError(f"no Ray cluster at {address}: {error}") from error
