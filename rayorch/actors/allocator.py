@@ -44,6 +44,7 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
     group_name,
+    total,
 )
 
 log = logging.getLogger(__name__)
@@ -213,12 +214,13 @@ class AllocatorShell:
         if creating is not None:  # never leave a group behind that is being made right now
             await asyncio.wait([creating])
         name = group_name(self._settings.instance, workload, attempt, surplus)
-        rows = [row for row in await self._call(group_rows, name) if row["name"] == name]
-        for row in rows:
-            remove_group(row["placement_group_id"])
-        nodes = frozenset(seat.node for seat in self._seats(workload, attempt, surplus))
-        if rows:
-            await self._until_visible(nodes)
+        seats = self._seats(workload, attempt, surplus)
+        found = {row["placement_group_id"] for row in await self._call(group_rows, name) if row["name"] == name}
+        found |= {seat.group_id for seat in seats if seat.group_id}  # Serve names its groups itself
+        for group_id in sorted(found):
+            remove_group(group_id)
+        if found:
+            await self._until_visible(frozenset(seat.node for seat in seats))
         self._books.removed(workload, attempt, surplus)
         log.info("group %s is gone", name)
 
@@ -237,6 +239,7 @@ class AllocatorShell:
         known = self._nodes.get(node)
         foreign = known.foreign.units(GPU) if known is not None else 0
         ours = held[node].units(GPU) if node in held else 0
+        ours += total(m.bundle for m in self._books.served_on(node)).units(GPU)
         return bool(used[node].units(GPU) <= ours + foreign)
 
     async def _call(self, function: Any, *arguments: Any) -> Any:

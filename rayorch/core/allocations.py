@@ -67,6 +67,10 @@ class Allocations:
             removed=tuple(k for k in keys if k not in self._held),
         )
 
+    def served_on(self, node: NodeId) -> tuple[Member, ...]:
+        """The seats on the node whose groups Serve makes, under names of its own."""
+        return tuple(m for held in self._held.values() if 0 not in held.gang for m in held.members if m.node == node)
+
     # ------------------------------------------------------------ taking seats
 
     def reserve(

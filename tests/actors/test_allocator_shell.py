@@ -15,8 +15,8 @@ from rayorch.core.inventory import InventoryChanges
 from rayorch.core.payload import Payload
 from rayorch.core.queues import QueueChanges
 from rayorch.core.reports import SeatInUse
-from rayorch.core.types import Allocation, Kind, MemberPhase, State, Workload, WorkloadId
-from tests.build import node, seat, seats, workload
+from rayorch.core.types import Allocation, Kind, MemberPhase, NodeId, Resources, State, Workload, WorkloadId
+from tests.build import gpus, node, seat, seats, workload
 
 APP = WorkloadId("app")
 SEATS = (seat("n1", 0, surplus=1), seat("n2", 1, surplus=2))
@@ -34,6 +34,7 @@ class World:
     workloads: tuple[Workload, ...] = ()
     replicas: tuple[SeatInUse, ...] = ()
     removed: list[str] = field(default_factory=list)
+    used: dict[NodeId, Resources] = field(default_factory=dict)
 
     @property
     def changes_since(self) -> Any:
@@ -53,6 +54,7 @@ async def shell(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(allocator, "group_rows", lambda prefix: world.rows)
     monkeypatch.setattr(allocator, "remove_group", world.removed.append)
     monkeypatch.setattr(allocator, "seats_in_use", lambda app: world.replicas)
+    monkeypatch.setattr(allocator, "used_by_node", lambda: world.used)
     monkeypatch.setattr(allocator, "controller_sender", lambda instance: lambda: None)
     made = object.__new__(AllocatorShell)
     await AllocatorShell.__init__(made, AllocatorSettings())  # type: ignore[misc]
@@ -104,3 +106,19 @@ async def test_a_start_that_was_under_way_goes_on_after_a_restart_and_is_given_u
         monkeypatch.setattr(allocator, "LATE_S", -1_000.0)
         await made._compare()
         assert "deadline" in made._books.allocations[spec.id, 1].failed
+
+
+async def test_a_replica_that_does_not_leave_in_time_is_removed_with_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(workloads=(application(),), replicas=REPLICAS)
+    async with shell(world, monkeypatch) as made:
+        await made._compare()
+        await made._remove(APP, 1, 2)
+        assert world.removed == ["bb"]
+        assert [m.surplus for m in made._books.allocations[APP, 1].members] == [1]
+
+
+async def test_what_replicas_use_does_not_look_like_room_that_is_still_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shell(World(workloads=(application(),), replicas=REPLICAS), monkeypatch) as made:
+        await made._compare()
+        used = {NodeId("n1"): gpus(1), NodeId("n2"): gpus(2)}
+        assert [made._settled(NodeId(n), used, {}) for n in ("n1", "n2", "gone")] == [True, False, True]
