@@ -68,8 +68,9 @@ class Allocations:
         )
 
     def served_on(self, node: NodeId) -> tuple[Member, ...]:
-        """The seats on the node whose groups Serve makes, under names of its own."""
-        return tuple(m for held in self._held.values() if 0 not in held.gang for m in held.members if m.node == node)
+        """The seats on the node whose groups Serve makes, under names of its own, without those that are leaving."""
+        served = [m for held in self._held.values() if 0 not in held.gang for m in held.members]
+        return tuple(m for m in served if m.node == node and m.phase is not MemberPhase.RELEASING)
 
     # ------------------------------------------------------------ taking seats
 

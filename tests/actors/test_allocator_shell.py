@@ -122,3 +122,5 @@ async def test_what_replicas_use_does_not_look_like_room_that_is_still_to_come(m
         await made._compare()
         used = {NodeId("n1"): gpus(1), NodeId("n2"): gpus(2)}
         assert [made._settled(NodeId(n), used, {}) for n in ("n1", "n2", "gone")] == [True, False, True]
+        made._books.release(APP, 1, (1,))
+        assert not made._settled(NodeId("n1"), used, {})
