@@ -7,6 +7,7 @@ one replaced method, `TrainController._start`; a controller without our callback
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
 import time
@@ -268,12 +269,18 @@ def adopt(controller: Any, session: GrantSession, ids: AttemptIds) -> None:
     controller.__class__ = type("GrantTrainController", (GrantController, type(controller)), {})
 
 
+def storage_name(workload: str) -> str:
+    """A name for the workload's runs that no other workload's is, and that storage of any kind takes."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "_", workload)
+    return plain if plain == workload else f"{plain}-{hashlib.sha256(workload.encode()).hexdigest()[:12]}"
+
+
 def settle_run_config(config: RunConfig, ids: AttemptIds, fit_index: int) -> None:
     """Give a run that names no place one that the workload's next attempt finds again.
 
     Explicit names and paths stay. `fit_index`: how many fit() this driver has called before.
     """
-    own = re.sub(r"[^\w.-]", "_", ids.workload)
+    own = storage_name(ids.workload)
     named = DEFAULT_NAME.fullmatch(config.name or "") is None
     if ids.storage_path and config.storage_path == DEFAULT_STORAGE_PATH:
         # Two workloads that run one script with one name must not meet in one folder.
