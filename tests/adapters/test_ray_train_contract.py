@@ -358,13 +358,16 @@ def test_ray_s_default_name_is_known_as_such() -> None:
     assert isinstance(RunConfig.__dict__["storage_context"], cached_property)
 
 
+OWN = adapter.storage_name(IDS.workload)
+
+
 @pytest.mark.parametrize(
     ("config", "fit_index", "expected"),
     [
-        (RunConfig(), 0, ("team_w", "/mnt/runs")),
-        (RunConfig(), 1, ("team_w-2", "/mnt/runs")),
-        (RunConfig(name="mine"), 0, ("mine", "/mnt/runs/team_w")),
-        (RunConfig(storage_path="/data"), 0, ("team_w", "/data")),
+        (RunConfig(), 0, (OWN, "/mnt/runs")),
+        (RunConfig(), 1, (f"{OWN}@2", "/mnt/runs")),
+        (RunConfig(name="mine"), 0, ("mine", f"/mnt/runs/{OWN}")),
+        (RunConfig(storage_path="/data"), 0, (OWN, "/data")),
         (RunConfig(name="mine", storage_path="/data"), 1, ("mine", "/data")),
     ],
 )

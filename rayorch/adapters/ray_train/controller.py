@@ -286,7 +286,7 @@ def settle_run_config(config: RunConfig, ids: AttemptIds, fit_index: int) -> Non
         # Two workloads that run one script with one name must not meet in one folder.
         config.storage_path = f"{ids.storage_path.rstrip('/')}/{own}" if named else ids.storage_path
     if not named:
-        config.name = f"{own}-{fit_index + 1}" if fit_index else own
+        config.name = f"{own}@{fit_index + 1}" if fit_index else own  # "@" is in no storage name
 
 
 def _classes_with_own_start() -> list[Any]:
