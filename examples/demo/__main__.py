@@ -52,7 +52,7 @@ def main() -> int:
     serve_port = free_port()
     profile = replace(
         load_profile(),
-        lease_s=6.0,
+        lease_s=8.0,
         lease_margin_s=1.0,
         grow_cooldown_s=5.0,
         scale_down_delay_s=5.0,

@@ -245,10 +245,20 @@ class Story:
         lines = self.history.read_text().splitlines() if self.history.exists() else []
         return int(json.loads(lines[-1])["step"]) if lines else 0
 
+    def _how_it_is(self) -> str:
+        """State, events and last output of every workload, for when the story breaks off."""
+        parts = []
+        for row in self.client.workloads():
+            handle = self.client.workload(str(row["id"]))
+            events = [e for e in handle.events() if e["type"] not in ("Reported", "Submitted")]
+            output = "\n".join(list(handle.logs())[-40:])
+            parts.append(f"--- {row}\n" + "\n".join(str(e) for e in events) + f"\n{output}")
+        return "\n".join(parts)
+
     def _until(self, what: str, holds: Callable[[], bool]) -> None:
         give_up_s = time.monotonic() + PATIENCE_S
         while not holds():
             if time.monotonic() > give_up_s:
-                raise RuntimeError(f"waited {PATIENCE_S:.0f} s in vain until {what}")
+                raise RuntimeError(f"waited {PATIENCE_S:.0f} s in vain until {what}\n{self._how_it_is()}")
             time.sleep(POLL_S)
         self.watch.say(what)
