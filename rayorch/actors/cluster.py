@@ -74,7 +74,7 @@ class RayCluster:
         self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._forgotten: list[WorkloadId] = []
-        self._pushed_cordons: dict[NodeId, NodeCordoned] | None = None
+        self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
         self._shapes_pushed_s = 0.0
@@ -130,7 +130,8 @@ class RayCluster:
         self._take_queues(changed)
         full = observed.full
         _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
-        if full and self._cordons:  # a new inventory knows no cordons: not a turn may pass without them
+        if self._cordons != self._pushed_cordons or (full and self._cordons):
+            # Not a turn may pass without the cordons: whoever set one was told that nothing new comes.
             self._pushed_cordons = dict(self._cordons)
             calls = [self._inventory.set_cordons.remote(tuple(self._cordons.values()))]
             observed = _answers([*calls, self._inventory.changes_since.remote(observed.version)])[1]
@@ -164,13 +165,10 @@ class RayCluster:
                 self.workloads[workload.id] = workload
 
     def _keep_owners_informed(self, synced: bool) -> None:
-        """Pass copies on: cordons to the inventory, what could ever be had to the queue owner's door.
+        """Pass copies on: what Serve holds to the inventory, what could ever be had to the queue owner's door.
 
         What Serve holds is not known while the allocator has not compared its books with the world (`synced`).
         """
-        if self._pushed_cordons != self._cordons:
-            self._inventory.set_cordons.remote(tuple(self._cordons.values()))
-            self._pushed_cordons = dict(self._cordons)
         stale = time.monotonic() - self._shapes_pushed_s > SHAPES_PERIOD_S
         if stale or self._pushed_shapes != self._versions.inventory:
             self._queues.set_capacity.remote(self._inventory.shapes.remote())  # Ray passes the answer on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from rayorch.actors import cluster
 from rayorch.actors.cluster import RayCluster
 from rayorch.core.allocations import AllocationChanges
 from rayorch.core.decisions import Scale
+from rayorch.core.events import NodeCordoned
 from rayorch.core.inventory import InventoryChanges
 from rayorch.core.queues import QueueChanges
-from rayorch.core.types import Allocation, NodeId, Resources, WorkloadId
+from rayorch.core.types import Allocation, NodeHealth, NodeId, Resources, WorkloadId
 from rayorch.policies.default import DEFAULT
 from tests.build import node, seat
 
@@ -24,6 +26,8 @@ class Owners:
         self.asked: list[tuple[str, Any]] = []
         self.queues = QueueChanges(7, True, (), (), (), renewals=40)
         self.inventory = InventoryChanges(1, True, (node("n1"),), ())
+        closed = replace(node("n1"), health=NodeHealth.CORDONED)
+        self.cordoned = InventoryChanges(3, False, (closed,), ())
         serving = Allocation(WorkloadId("app"), 1, (seat("n1", surplus=1),), 0.0, 30.0, "", (1,))
         self.booked = (AllocationChanges(1, True, (serving,), ()), True)
 
@@ -46,9 +50,11 @@ class _Method:
 @pytest.fixture
 def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
     made = Owners()
-    monkeypatch.setattr(
-        cluster, "_answers", lambda calls: [made.queues, made.inventory, made.booked] if len(calls) == 3 else [None]
-    )
+
+    def answers(calls: list[Any]) -> list[Any]:
+        return [made.queues, made.inventory, made.booked] if len(calls) == 3 else [None, made.cordoned]
+
+    monkeypatch.setattr(cluster, "_answers", answers)
     return made
 
 
@@ -58,6 +64,16 @@ def copies(owners: Owners) -> RayCluster:
     made._queues = made._inventory = made._allocator = owners
     made.snapshot()
     return made
+
+
+def test_not_a_plan_is_made_without_a_cordon_that_was_accepted(owners: Owners, copies: RayCluster) -> None:
+    cordon = NodeCordoned(NodeId("n1"), "fan", None, 1.0)
+    owners.queues = QueueChanges(8, False, (), (), (cordon,))
+    owners.inventory = InventoryChanges(2, False, (), ())
+    (seen,) = copies.snapshot().nodes
+    assert (seen.health, owners.args_of("set_cordons")) == (NodeHealth.CORDONED, [(cordon,)])
+    copies.snapshot()
+    assert len(owners.args_of("set_cordons")) == 1
 
 
 def test_a_new_inventory_is_told_again_what_serve_holds(owners: Owners, copies: RayCluster) -> None:
