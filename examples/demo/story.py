@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,15 +207,20 @@ class Story:
         self.told.free_s = self._free_times(training)
 
     def _free_times(self, training: WorkloadHandle) -> list[float]:
-        """From each shrink or stop of training to the growth of the application that it made room for."""
-        began = [
-            float(str(e["at"]))
-            for e in training.events()
-            if (e["type"] == "Resized" and e["beneficiary"] == "classify")
-            or (e["type"] == "StopOrdered" and dict(e["order"])["beneficiary"] == "classify")  # type: ignore[arg-type]
-        ]
-        used = [float(str(e["at"])) for e in self.client.workload("classify").events() if e["type"] == "Resized"]
-        return [min(g for g in used if g > at_s) - at_s for at_s in began if any(g > at_s for g in used)]
+        """From each decision that takes GPUs from training to their next use by the application, by the journal."""
+        frees: list[tuple[float, list[str]]] = []
+        for at_s, before, after in _seat_changes(training.events()):
+            if len(after) < len(before):
+                frees.append((at_s, [node for seat, node in before.items() if seat not in after]))
+        times = []
+        for at_s, before, after in _seat_changes(self.client.workload("classify").events()):
+            taken = [node for seat, node in after.items() if seat not in before]
+            for began_s, nodes in frees:
+                for node in taken:
+                    if node in nodes and at_s > began_s:
+                        nodes.remove(node)
+                        times.append(at_s - began_s)
+        return times
 
     # ------------------------------------------------------------ looking
 
@@ -262,3 +267,15 @@ class Story:
                 raise RuntimeError(f"waited {PATIENCE_S:.0f} s in vain until {what}\n{self._how_it_is()}")
             time.sleep(POLL_S)
         self.watch.say(what)
+
+
+def _seat_changes(events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, dict[int, str], dict[int, str]]]:
+    """(time, seats before, seats after) of each change of a workload's GPU seats, as number → node."""
+    before: dict[int, str] = {}
+    for event in events:
+        if event["type"] in ("Started", "Resized"):
+            seats = {m["surplus"]: m["node"] for m in event["members"] if m["surplus"] and m["bundle"].get("GPU")}
+            yield float(event["at"]), before, seats
+            before = seats
+        elif event["type"] == "AttemptEnded":
+            before = {}
