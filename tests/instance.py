@@ -121,9 +121,10 @@ class Instance:
 
     def find_owners(self) -> None:
         """Look the owners up by name."""
-        from rayorch.actors.start import owners
+        from rayorch.actors.names import allocator_name, controller_name, find, inventory_name, queues_name
 
-        self.queues, self.inventory, self.allocator, self.controller = owners(self.name)
+        names = (queues_name, inventory_name, allocator_name, controller_name)
+        self.queues, self.inventory, self.allocator, self.controller = (find(name(self.name)) for name in names)
 
     def close(self) -> None:
         """Stop renewing."""
