@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from rayorch.core.errors import SpecError
@@ -47,8 +48,8 @@ def page(workloads: Mapping[WorkloadId, Workload], order: Sequence[Place], reque
 def _place(cursor: str) -> Place:
     submitted_s, space, workload = cursor.partition(" ")
     try:
-        if not space:
+        if not space or not math.isfinite(float(submitted_s)):
             raise ValueError(cursor)
         return float(submitted_s), WorkloadId(workload)
     except ValueError:
-        raise SpecError("cursor", f"{cursor!r} is not the next_cursor of a page") from None
+        raise SpecError("cursor", f"{cursor[:200]!r} is not the next_cursor of a page") from None

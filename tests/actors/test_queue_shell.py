@@ -610,7 +610,12 @@ async def test_lists_come_in_pages_in_the_order_of_submission(tmp_path: Path) ->
         assert await listed(ListRequest(WorkloadFilter(states=(State.CANCELLED,)))) == ["e"]
         assert await listed(ListRequest(WorkloadFilter(kinds=(Kind.SERVE,)))) == []
         assert await listed(ListRequest(WorkloadFilter(name="b"))) == ["b"]
-        for wrong in (ListRequest(limit=0), ListRequest(limit=100_000), ListRequest(cursor="nonsense")):
+        for wrong in (
+            ListRequest(limit=0),
+            ListRequest(limit=100_000),
+            ListRequest(cursor="nonsense"),
+            ListRequest(cursor="nan a"),
+        ):
             with pytest.raises(SpecError):
                 await made.shell.list_workloads(wrong)
         with pytest.raises(SpecError):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import time
 
 import httpx
 import pytest
@@ -13,6 +16,7 @@ from rayorch.core.errors import SpecError
 from rayorch.serve_apps.gateway import GatewaySettings, create_app
 from rayorch.serve_apps.gateway.fake import FakeBackend
 from rayorch.serve_apps.gateway.jobs_form import workload_of_request
+from tests.serve_apps.conftest import Served
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,19 @@ def test_a_wrong_job_is_refused_with_the_name_that_rays_request_has(request_: di
     with pytest.raises(SpecError) as caught:
         workload_of_request(json.dumps({"entrypoint": "x", **request_}).encode(), None, "default", "")
     assert caught.value.field == field
+
+
+def test_a_client_that_hangs_up_in_its_body_is_no_error_of_ours(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = served.address.removeprefix("http://").split(":")
+    with caplog.at_level(logging.INFO, "rayorch"):
+        with socket.create_connection((host, int(port))) as half:
+            half.sendall(b"POST /api/v1/workloads HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{")
+            half.shutdown(socket.SHUT_WR)
+        while "hung up" not in caplog.text:
+            time.sleep(0.01)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 _NUMBERS = st.one_of(st.integers(), st.floats(), st.sampled_from([2**63, 10**400, 1e308, -0.0, 1e-5, True]))

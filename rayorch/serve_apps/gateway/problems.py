@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, SpecError
@@ -93,6 +93,12 @@ async def _on_bad_parameter(_: Request, error: Exception) -> Response:
     return problem("invalid", f"{field}: {first['msg']}", field=field)
 
 
+async def _on_hung_up(request: Request, _: Exception) -> Response:
+    """The client left in the middle of its body: nobody reads the answer, and nothing is wrong here."""
+    log.info("%s %s: the client hung up", request.method, request.url.path)
+    return problem("http", "the body is not whole", 400)
+
+
 async def _on_any_error(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem("internal", "an error that the gateway did not expect; its log has the details", 500)
@@ -104,6 +110,7 @@ def install(app: FastAPI) -> None:
         (RayorchError, _on_rayorch_error),
         (HTTPException, _on_http_error),
         (RequestValidationError, _on_bad_parameter),
+        (ClientDisconnect, _on_hung_up),
         (Exception, _on_any_error),
     )
     for kind, handler in handlers:
