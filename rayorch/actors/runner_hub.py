@@ -91,9 +91,7 @@ class AttemptHub:
         self.why_lapsed = ""
         self._owners = owners
         self._grant = replace(grant, version=1)
-        self._view = RunnerView(
-            grant.workload, grant.attempt, RunnerPhase.STARTING, grant=self._grant, revision=1
-        )
+        self._view = RunnerView(grant.workload, grant.attempt, RunnerPhase.STARTING, grant=self._grant, revision=1)
         self._changed = asyncio.Event()
         self._view_changed = asyncio.Event()
         self._outbox: deque[_Waiting] = deque()
