@@ -26,6 +26,15 @@ GONE_LOOKS = 3
 """Looks in a row without a trace of the application until it counts as removed by somebody."""
 
 
+MAX_REASON = 500
+
+
+def last_line(text: str) -> str:
+    """What a message of Serve's comes to: it often is a whole traceback, which the log has."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:MAX_REASON] if lines else text
+
+
 class ServeWork:
     """Kind serve."""
 
@@ -50,7 +59,7 @@ class ServeWork:
             await asyncio.to_thread(ray_serve.deploy, app, self._attempt.grant, self._runner, namespace=self._namespace)
         except (SpecError, ClusterError) as error:
             self._say(str(error))
-            return Ended(1, f"could not be deployed: {error}")
+            return Ended(1, f"could not be deployed: {last_line(str(error))}")
         ended = await self._watch(app.name)
         left_s = UNDEPLOY_LEAST_S
         if (stop := self._stop()) is not None:
@@ -78,7 +87,7 @@ class ServeWork:
             else:
                 self._say_once(f"{status.state} {status.message}".strip())
                 if status.state == "DEPLOY_FAILED":
-                    return Ended(1, f"deployment failed: {status.message}")
+                    return Ended(1, f"deployment failed: {last_line(status.message)}")
                 gone = gone + 1 if status.state == "NOT_DEPLOYED" else 0
                 if gone >= GONE_LOOKS:
                     return Ended(1, f"application {app} was removed from Serve by somebody else")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rayorch.client.transport import JsonObject
 
 PAGE = 500
+MAX_REASON = 160
+"""Characters of a reason in a table."""
 
 
 def fetch_workloads(client: Client, states: Sequence[str], queue: str | None, limit: int) -> list[JsonObject]:
@@ -77,11 +79,17 @@ def _where(workload: Item) -> str:
         waits = workload.get("waits")
         reasons = [str(w["reason"]) for w in waits if w["blocks"]] if isinstance(waits, list) else []
         place = f"#{workload['position']} " if workload.get("position") else ""
-        return place + ", ".join(reasons) if reasons or place else str(workload["reason"])
+        return place + ", ".join(reasons) if reasons or place else _brief(workload["reason"])
     members = workload.get("members")
     if isinstance(members, list) and members:
         return host_list(sorted({str(m["node"]) for m in members}))
-    return str(workload["reason"])
+    return _brief(workload["reason"])
+
+
+def _brief(reason: object) -> str:
+    """A reason may hold a whole traceback; a row has room for its beginning (-o json has all of it)."""
+    text = " ".join(str(reason).split())
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…"
 
 
 def host_list(names: Sequence[str]) -> str:

@@ -178,6 +178,8 @@ class Client:
             "topology": {"require": require, "prefer": prefer},
         }
         if bundles is not None:
+            if not all(isinstance(bundle, Mapping) for bundle in bundles):
+                raise SpecError("bundles", f"must be a list of mappings such as {{'GPU': 1}}, got {bundles!r}")
             spec["bundles"] = [dict(bundle) for bundle in bundles]
         else:
             amounts = _amounts(gpus_per_worker, cpus_per_worker, None)

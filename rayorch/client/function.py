@@ -54,7 +54,10 @@ def main(path: str) -> int:
 def _pickled(pickle: ModuleType, outcome: Outcome) -> tuple[bool, bytes]:
     """(whether a value is in it, the bytes); what can't be pickled becomes an error that says so."""
     try:
-        return outcome[0], pickle.dumps(outcome)
+        data: bytes = pickle.dumps(outcome)
+        if not outcome[0]:
+            pickle.loads(data)  # many exceptions can be pickled but not made again, which would hide them
+        return outcome[0], data
     except Exception as error:  # noqa: BLE001 - anything can happen in a user's __reduce__
         text = outcome[2] or traceback.format_exc()
         what = "result" if outcome[0] else "exception"

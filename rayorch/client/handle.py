@@ -14,7 +14,7 @@ from rayorch.client.function import Outcome, pickling
 from rayorch.client.notebook import table
 from rayorch.client.tables import Explanation
 from rayorch.client.transport import Http, JsonObject, Params, path_part, raise_for
-from rayorch.core.errors import RayorchError
+from rayorch.core.errors import ClusterError, RayorchError
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,10 @@ class WorkloadHandle:
         if answer.status_code == 404:
             return None
         raise_for(answer)
-        outcome: Outcome = pickling().loads(answer.content)
+        try:
+            outcome: Outcome = pickling().loads(answer.content)
+        except Exception as error:  # a module that is missing here, or anything else in the user's classes
+            raise ClusterError(f"what {self.id} returned can't be unpickled here: {error!r}") from error
         return outcome
 
     def add_done_callback(self, callback: Callable[[WorkloadHandle], object]) -> None:

@@ -323,7 +323,15 @@ class WorkloadDocument(Model):
             raise SpecError("spec.gang", f"is needed for kind {kind.value}")
         roles = _roles(kind, body)
         runtime_env = _runtime_env(body.runtime_env, body.env)
-        payload = Payload(body.entrypoint, runtime_env, dict(self.metadata.annotations), body.function)
+        takes = _taken_by_driver(body) if kind is not Kind.GANG else {}
+        payload = Payload(
+            body.entrypoint,
+            runtime_env,
+            dict(self.metadata.annotations),
+            body.function,
+            driver_role=DRIVER if takes else "",
+            driver_resources=takes,
+        )
         return WorkloadSpec(
             id=WorkloadId(self.metadata.id or self.metadata.name),
             name=self.metadata.name,
@@ -360,6 +368,15 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
     if not roles:
         raise SpecError("spec.driver", "is empty, and there is no gang")
     return tuple(roles)
+
+
+def _taken_by_driver(body: WorkloadBody) -> dict[str, Json]:
+    """What the command itself takes of its seat, so that it sees those devices and no others.
+
+    CPUs and memory it shares with what it starts: Ray holds nobody to them.
+    """
+    driver = resources(body.driver, "spec.driver").to_floats()
+    return {name: amount for name, amount in driver.items() if name not in (CPU, "memory")}
 
 
 def _bundle_roles(bundles: tuple[Mapping[str, float], ...]) -> list[Role]:

@@ -83,3 +83,12 @@ def test_an_application_is_deployed_resized_and_drained(
     assert "deploying tests.adapters.served.echo_app:app as echo" in log and "drained" in log
     ray.kill(runner)
     ray.serve.shutdown()
+
+
+def test_the_reason_of_a_failed_deployment_is_the_last_line_of_what_serve_says() -> None:
+    from rayorch.actors.runner_serve import last_line
+
+    said = "The deployment failed to start 3 times.\n  File x.py, line 1\n\nRuntimeError: no such weights\n\n"
+    assert last_line(said) == "RuntimeError: no such weights"
+    assert last_line("") == ""
+    assert len(last_line("x" * 5000)) == 500

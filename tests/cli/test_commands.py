@@ -93,6 +93,12 @@ def test_a_refusal_has_its_exit_code_and_says_why_on_stderr(run: Run, words: lis
     assert done.stderr
 
 
+def test_a_reason_that_is_a_traceback_keeps_to_its_row(run: Run, backend: FakeBackend) -> None:
+    backend.advance(_submit(run), State.FAILED, reason="deployment failed:\n" + "  File x.py, line 1\n" * 500)
+    rows = run("ps", "-a").stdout.splitlines()
+    assert len(rows) == 2 and len(rows[1]) < 300 and rows[1].endswith("…")
+
+
 def test_the_same_id_with_another_request_is_a_conflict(run: Run) -> None:
     assert run("submit", "--id", "w", "--", "true").exit_code == 0
     assert run("submit", "--id", "w", "--", "true").exit_code == 0

@@ -34,6 +34,7 @@ from rayorch.client.address import resolve
 from rayorch.client.function import pickling
 from rayorch.client.package import package
 from rayorch.core.decisions import Wait, WaitReason
+from rayorch.core.errors import ClusterError
 from rayorch.core.payload import Payload
 from rayorch.core.types import Kind, Resources, Role, State, WorkloadId
 from rayorch.serve_apps.gateway import GatewaySettings
@@ -265,6 +266,32 @@ def test_a_result_that_can_not_be_pickled_is_a_failure_with_its_reason(
     handle = client.submit(lock)
     assert _run_driver(served, handle, tmp_path) == 1
     with pytest.raises(RuntimeError, match="the result can't be pickled"):
+        handle.result(timeout=10)
+
+
+def test_an_exception_that_can_not_be_made_again_is_told_with_its_traceback(
+    client: Client, served: Served, tmp_path: Path
+) -> None:
+    class TwoWordsError(Exception):
+        def __init__(self, one: str, two: str) -> None:
+            super().__init__(f"{one} {two}")
+
+    def fail() -> None:
+        raise TwoWordsError("never", "mind")
+
+    pickling().register_pickle_by_value(sys.modules[__name__])
+    handle = client.submit(fail)
+    assert _run_driver(served, handle, tmp_path) == 1
+    with pytest.raises(RuntimeError, match=r"(?s)the exception can't be pickled.*TwoWordsError: never mind"):
+        handle.result(timeout=10)
+
+
+def test_a_value_that_can_not_be_made_here_is_said_so(client: Client, backend: FakeBackend) -> None:
+    handle = client.submit("true")
+    backend.advance(handle.id, State.RUNNING)
+    backend.results[WorkloadId(handle.id)] = b"cno_such_module\nthing\n."
+    backend.advance(handle.id, State.SUCCEEDED, exit_code=0)
+    with pytest.raises(ClusterError, match=r"can't be unpickled here: ModuleNotFoundError"):
         handle.result(timeout=10)
 
 

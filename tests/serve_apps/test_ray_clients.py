@@ -145,7 +145,10 @@ def test_entrypoint_resources_are_the_drivers(served: Served, jobs: JobSubmissio
         entrypoint_resources={"disk": 1},
     )
     bundle = Resources.of({"GPU": 0.5, "CPU": 2, "memory": 1000, "disk": 1})
-    assert _only(served.backend).roles == (Role("driver", bundle, 1, 1),)
+    spec = _only(served.backend)
+    assert spec.roles == (Role("driver", bundle, 1, 1),)
+    payload = Payload.of_text(spec.payload)
+    assert (payload.driver_role, payload.driver_resources) == ("driver", {"GPU": 0.5, "disk": 1.0})
 
 
 def test_a_submission_id_makes_submitting_idempotent(served: Served, jobs: JobSubmissionClient) -> None:
