@@ -45,8 +45,11 @@ FREE_TIMEOUT_S = 60.0
 FREE_POLL_S = 0.1
 QUIET_S = 1.5
 """Pause after the cluster is free: longer than rayorch's look at its nodes, so neither side meets the other's rest."""
-ASK_AGAIN_S = 2.0
-"""A raylet starts as many workers at once as the machine has cores, and forgets the rest of a request."""
+ASK_AGAIN_S, LOOK_S = 15.0, 0.2
+"""A raylet starts as many workers at once as the machine has cores, and forgets the rest of a request: it is asked
+again when some have come, or when none has for this time."""
+TRIES = 3
+"""A round whose workers turn out to be of the wrong kind is done again, this many times at most."""
 KEEP_S = 3600
 """How long a waiting worker stays when nobody takes it: longer than any run."""
 
@@ -86,6 +89,7 @@ class WaitingWorkers:
     def __init__(self) -> None:
         rows = [row for row in ray.nodes() if row["Alive"] and row["Resources"].get("GPU")]
         self._nodes = [NodeWorkers(f"{row['NodeManagerAddress']}:{row['NodeManagerPort']}") for row in rows]
+        self._others = [node.pids() for node in self._nodes]
         self._mine: list[set[int]] = [set() for _ in self._nodes]
         self._job: str = ray.get_runtime_context().get_job_id()
 
@@ -97,29 +101,27 @@ class WaitingWorkers:
     def top_up(self, each: int) -> None:
         """Make sure that `each` wait on every node. RuntimeError when they don't come."""
         give_up = time.monotonic() + ROUND_TIMEOUT_S
-        others = [node.pids() - mine for node, mine in zip(self._nodes, self._mine, strict=True)]
-        asked = float("-inf")
-        while missing := self._look(others, each):
-            now = time.monotonic()
-            if now > give_up:
+        asked_s = float("-inf")
+        asked_for: dict[int, int] = {}
+        while missing := self._look(each):
+            now_s = time.monotonic()
+            if now_s > give_up:
                 raise RuntimeError(f"{sum(missing.values())} workers were not started ahead")
-            if now - asked > ASK_AGAIN_S:
-                asked = now
+            if missing != asked_for or now_s - asked_s > ASK_AGAIN_S:
+                asked_s, asked_for = now_s, missing
                 for index, count in missing.items():
                     self._nodes[index].prestart(self._job, count, KEEP_S)
-            time.sleep(0.1)
+            time.sleep(LOOK_S)
 
-    def _look(self, others: list[frozenset[int]], each: int) -> dict[int, int]:
-        """Count those that wait, on each node those that `others` does not name; how many are missing where."""
+    def _look(self, each: int) -> dict[int, int]:
+        """See who waits on each node; how many are missing where."""
         for index, node in enumerate(self._nodes):
-            self._mine[index] = {pid for pid in node.pids() - others[index] if is_waiting(pid)}
+            self._mine[index] = {pid for pid in node.pids() - self._others[index] if is_waiting(pid)}
         return {i: each - len(mine) for i, mine in enumerate(self._mine) if len(mine) < each}
 
-    def check_taken(self, up: Up) -> None:
-        """RuntimeError when workers are up that did not wait here: then the round was of the other kind."""
-        others = up.pids - frozenset().union(*self._mine)
-        if others:
-            raise RuntimeError(f"{len(others)} of {len(up.pids)} workers were not those that waited")
+    def took(self, up: Up) -> bool:
+        """Whether all who are up waited here before; else the round was of the other kind."""
+        return up.pids <= frozenset().union(*self._mine)
 
 
 def is_waiting(pid: int, proc: Path = Path("/proc")) -> bool:
@@ -207,13 +209,7 @@ def pairs_of(client: Client, waiting: WaitingWorkers | None, count: int, rounds:
     for number in range(rounds):
         taken: dict[str, tuple[float, float]] = {}
         for side, measure in sides if number % 2 == 0 else reversed(sides):
-            if waiting is not None:
-                waiting.top_up(min(count, NODE_GPUS))
-            until_free(client)
-            took, granted, up = measure()
-            if waiting is not None:
-                waiting.check_taken(up)
-            taken[side] = took, granted
+            taken[side] = one_side(client, waiting, count, measure)
         pair = Pair(taken["raw"][0], *taken["ours"])
         say(
             f"{count} {'fresh' if fresh else 'waiting'}: raw {pair.raw_s:.3f} s (group {taken['raw'][1]:.3f}),"
@@ -221,6 +217,21 @@ def pairs_of(client: Client, waiting: WaitingWorkers | None, count: int, rounds:
         )
         pairs.append(pair)
     return pairs
+
+
+def one_side(
+    client: Client, waiting: WaitingWorkers | None, count: int, measure: Callable[[], tuple[float, float, Up]]
+) -> tuple[float, float]:
+    """One round of one side, with workers of the right kind: (until all are up, until the group was there) [s]."""
+    for _ in range(TRIES):
+        if waiting is not None:
+            waiting.top_up(min(count, NODE_GPUS))
+        until_free(client)
+        took, granted, up = measure()
+        if waiting is None or waiting.took(up):
+            return took, granted
+        say("some workers were not those that waited; once more")
+    raise RuntimeError(f"in {TRIES} rounds running some of {count} workers were not those that waited")
 
 
 def figures_of(fresh: Mapping[int, list[Pair]], waiting: Mapping[int, list[Pair]]) -> dict[str, float]:
