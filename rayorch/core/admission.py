@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.quota import Quota
 from rayorch.core.types import GPU, MAX_UNITS, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
+from rayorch.core.wellformed import check_queue_types, check_types
 
 MAX_MEMBERS = 100_000
 """No role may have more members; larger counts are a slip of the pen."""
@@ -38,6 +38,7 @@ class NodeShape:
 
 def check_workload(spec: WorkloadSpec) -> None:
     """Raise SpecError with the path of the first field that can't be right on any cluster."""
+    check_types(spec)
     _check_id("id", spec.id)
     if not spec.roles:
         raise SpecError("roles", "a workload needs at least one role")
@@ -50,9 +51,6 @@ def check_workload(spec: WorkloadSpec) -> None:
         raise SpecError("roles", "the gang has no members: the minimum of every role is zero")
     if any(units > MAX_UNITS for _, units in spec.max_resources):
         raise SpecError("roles", "the gang's resources add up to more than can be counted")
-    for field, value in (("grace_s", spec.grace_s), ("min_runtime_s", spec.min_runtime_s)):
-        if not math.isfinite(value) or value < 0:
-            raise SpecError(field, f"must be a finite number of seconds that is not negative, got {value!r}")
     if spec.max_retries < 0:
         raise SpecError("max_retries", f"must not be negative, got {spec.max_retries}")
 
@@ -68,6 +66,7 @@ def check_instance(name: str) -> None:
 
 def check_queue(spec: QueueSpec) -> None:
     """Raise SpecError with the path of the first field of a queue that can't be right."""
+    check_queue_types(spec)
     if not spec.id or any(not part or part != part.strip() for part in spec.id.split("/")):
         raise SpecError("id", f"must be a path of names such as research/nlp, got {spec.id!r}")
     if len(spec.id) > MAX_ID_LENGTH:

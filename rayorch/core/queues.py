@@ -57,6 +57,7 @@ from rayorch.core.types import (
     WorkloadSpec,
     total,
 )
+from rayorch.core.wellformed import check_moment, check_text
 
 LIVE = (State.RUNNING, State.STOPPING)
 
@@ -223,7 +224,11 @@ class QueueTree:
         return (QueueDeleted(id, now_s),)
 
     def cordon(self, node: NodeId, reason: str, drain_by_s: float | None, now_s: float) -> tuple[Event, ...]:
-        """Nothing new on the node; with `drain_by_s`, what is there must leave by then."""
+        """Nothing new on the node; with `drain_by_s`, what is there must leave by then. SpecError."""
+        check_text(node, "node")
+        check_text(reason, "reason")
+        if drain_by_s is not None:
+            check_moment(drain_by_s, "drain_by_s")
         old = self._cordons.get(node)
         if old is not None and (old.reason, old.drain_by_s) == (reason, drain_by_s):
             return ()
@@ -231,6 +236,7 @@ class QueueTree:
 
     def uncordon(self, node: NodeId, reason: str, now_s: float) -> tuple[Event, ...]:
         """The node may take work again."""
+        check_text(reason, "reason")
         return (NodeUncordoned(node, reason, now_s),) if node in self._cordons else ()
 
     # ------------------------------------------------------------ users
@@ -260,6 +266,7 @@ class QueueTree:
 
     def cancel(self, id: WorkloadId, reason: str, now_s: float) -> tuple[Event, ...]:
         """End a workload: at once if it waits, else its attempt is stopped first. AdmissionError if it is unknown."""
+        check_text(reason, "reason")
         workload = self._workloads.get(id)
         if workload is None:
             raise AdmissionError("id", f"workload {id!r} does not exist")

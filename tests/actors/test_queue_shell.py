@@ -22,6 +22,7 @@ from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.errors import ClusterError, SpecError
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, Reported
 from rayorch.core.lifecycle import Move
+from rayorch.core.payload import Payload
 from rayorch.core.queues import NodeShape, QueueTree
 from rayorch.core.reports import CheckpointCommitted, DemandReported, GrantApplied, StepReported
 from rayorch.core.requests import (
@@ -190,7 +191,7 @@ async def test_a_batch_is_refused_item_by_item_with_the_field_named(tmp_path: Pa
 async def test_a_workload_that_the_journal_could_not_read_back_is_refused(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         bad, good = await made.shell.submit_many((spec("a", owner=3), spec("b")))
-        assert (bad.reply.code, bad.reply.field) == ("invalid", "Submitted.spec.owner")
+        assert (bad.reply.code, bad.reply.field) == ("invalid", "owner")
         assert good.reply == ACCEPTED
         assert await made.shell.workload(WorkloadId("a")) is None
 
@@ -358,18 +359,22 @@ async def test_a_defect_in_one_command_leaves_the_others_and_the_tree_whole(
 # ---------------------------------------------------------------- faults of the disk
 
 
+def _payload(size: int) -> str:
+    return Payload("x" * size).to_text()
+
+
 async def test_a_full_disk_refuses_loses_nothing_and_recovers(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         ref = await running(made, "a")
         made.journal.set_page_limit(made.journal._writer.execute("PRAGMA page_count").fetchone()[0] + 4)
         accepted = ["a"]
-        while (result := await made.shell.submit(spec(f"w{len(accepted)}", payload="x" * 3000))).reply.accepted:
+        while (result := await made.shell.submit(spec(f"w{len(accepted)}", payload=_payload(3000)))).reply.accepted:
             accepted.append(result.workload)
         assert result.reply.code == "cluster"
         assert "full" in result.reply.message
         assert "full" in (await made.shell.status()).journal_error
         assert sorted(w.id for w in (await made.shell.changes_since(0)).workloads) == sorted(accepted)
-        several = await made.shell.submit_many(tuple(spec(f"x{i}", payload="x" * 9000) for i in range(20)))
+        several = await made.shell.submit_many(tuple(spec(f"x{i}", payload=_payload(9000)) for i in range(20)))
         assert {r.reply.code for r in several} == {"cluster"}
         assert sorted(w.id for w in (await made.shell.changes_since(0)).workloads) == sorted(accepted)
         assert await made.shell.renew(ref)
