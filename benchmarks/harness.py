@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -163,6 +164,7 @@ def rayorch_up(emulate: str) -> Iterator[Running]:
 
     from rayorch.actors.names import NAMESPACE
 
+    signal.signal(signal.SIGTERM, _leave)  # so that a run that is ended from outside cleans up as well
     folder = Path(tempfile.mkdtemp(prefix="rb", dir="/var/tmp"))  # a disk: /tmp may be memory, where fsync is free
     ray_folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))  # short: the path of a socket has 107 characters
     run = uuid.uuid4().hex
@@ -187,6 +189,10 @@ def rayorch_up(emulate: str) -> Iterator[Running]:
         _end(process, log)
         shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(ray_folder, ignore_errors=True)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _wait_for_state(process: subprocess.Popen[bytes], path: Path, log: Path) -> dict[str, Any]:
