@@ -88,7 +88,8 @@ def install_uv() -> bool:
 def install_with_uv(folders: Sequence[str]) -> bool:
     """Install everything with uv; False if it could not."""
     uv = shutil.which("uv") or str(VENV / "bin" / "uv")
-    command = [uv, "pip", "install", "--python", str(PYTHON), "--constraint", str(CONSTRAINTS)]
+    # Compiled now, once: else the first workers that import torch would all compile it at the same time.
+    command = [uv, "pip", "install", "--compile-bytecode", "--python", str(PYTHON), "--constraint", str(CONSTRAINTS)]
     for folder in folders:
         command += ["--find-links", folder]
     if not has_gpu() and not holds_cpu_torch(folders):
