@@ -40,11 +40,11 @@ def free_port() -> int:
 def main() -> int:
     """Start everything, tell the story, report, end everything."""
     parser = argparse.ArgumentParser(prog="examples.demo", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="fewer steps and a shorter burst")
+    parser.add_argument("--short", action="store_true", help="a shorter burst")
     parser.add_argument("--report", type=Path, default=Path("demo-report.html"))
     given = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
-    plot = Plot(steps=450, burst_s=15.0) if given.short else Plot()
+    plot = Plot(burst_s=15.0) if given.short else Plot()
     folder = Path(tempfile.mkdtemp(prefix="rayorch-demo-"))
     if "RAY_TMPDIR" not in os.environ:
         os.environ["RAY_TMPDIR"] = str(folder / "ray")

@@ -81,6 +81,13 @@ def report(
         ray.train.report({"step": step, **metrics}, checkpoint=checkpoint)
 
 
+def told_to_finish(finish: str, rank: int) -> bool:
+    """Whether rank 0 sees the file that ends the training; the same answer on every rank."""
+    flag = torch.tensor([float(rank == 0 and (not finish or os.path.exists(finish)))])
+    dist.broadcast(flag, src=0)
+    return bool(flag.item())
+
+
 def train_loop(config: dict[str, float | int | str]) -> None:
     """What each worker runs, from the last checkpoint to the last step."""
     torch.set_num_threads(1)
@@ -100,7 +107,8 @@ def train_loop(config: dict[str, float | int | str]) -> None:
     model = prepare_model(model, move_to_device=False)
     saved_for_preemption = False
     history = str(config["history"])
-    for step in range(start + 1, int(config["steps"]) + 1):
+    every, least, most = (int(config[name]) for name in ("checkpoint_every", "steps", "max_steps"))
+    for step in range(start + 1, most + 1):
         began_s = time.time()
         batch, target = batch_of(step, images, labels)
         mine = slice(rank * BATCH // world, (rank + 1) * BATCH // world)
@@ -116,18 +124,23 @@ def train_loop(config: dict[str, float | int | str]) -> None:
                     json.dumps({"step": step, "world": world, "at_s": time.time(), "loss": float(loss.detach())}) + "\n"
                 )
         leaving = ray.train.get_preemption_info() is not None and not saved_for_preemption
-        last = step == int(config["steps"])
-        if leaving or last or step % int(config["checkpoint_every"]) == 0:
+        boundary = step % every == 0
+        last = step == most or (boundary and step >= least and told_to_finish(str(config["finish"]), rank))
+        if leaving or last or boundary:
             score = accuracy(getattr(model, "module", model), test_images, test_labels)
             report(step, model, optimizer, {"accuracy": score, "loss": float(loss.detach())}, save=True)
             saved_for_preemption = saved_for_preemption or leaving
+        if last:
+            break
     dist.barrier()
 
 
 def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300, help="least number of steps")
+    parser.add_argument("--max-steps", type=int, default=20_000)
+    parser.add_argument("--finish", default="", help="train on until this file exists; without it, --steps is the end")
     parser.add_argument("--checkpoint-every", type=int, default=25)
     parser.add_argument("--step-s", type=float, default=0.1, help="least time of one step [s]")
     parser.add_argument("--min-workers", type=int, default=2)
@@ -140,6 +153,8 @@ def main() -> None:
         train_loop,
         train_loop_config={
             "steps": options.steps,
+            "max_steps": options.max_steps,
+            "finish": options.finish,
             "checkpoint_every": options.checkpoint_every,
             "step_s": options.step_s,
             "history": options.history,
