@@ -1,6 +1,6 @@
 """Make `.venv/` ready for the tests and the demo. Running it again does nothing until an input has changed.
 
-uv does the work where it can be installed (seconds), pip otherwise (minutes). A machine without an NVIDIA GPU
+uv does the work where it can be installed (a minute), pip otherwise (several). A machine without an NVIDIA GPU
 gets the CPU build of PyTorch. Standard library only: this runs before anything is installed.
 """
 
