@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from rayorch.adapters import ray_serve
+from rayorch.adapters.ray_nodes import HEAD_RESOURCE
 from rayorch.core.errors import ClusterError, SpecError
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import AttemptReport, DemandReported, GrantApplied, SeatsInUse, WorkersStarted
@@ -79,7 +80,9 @@ class Attempt:
         self.spec = ray_serve.AppSpec(
             app, import_path, ((role, ""),), {}, {"working_dir": served.code}, route_prefix=f"/{app}"
         )
+        # On the head, as real runners are: tests kill the other nodes.
         options: dict[str, Any] = {"name": self.runner_name, "namespace": "rayorch", "num_cpus": 0}
+        options["resources"] = {HEAD_RESOURCE: 0.001}
         self.runner: Any = FakeRunnerActor.options(**options).remote(self.grant())
         self._get = ray.get
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from rayorch.adapters.ray_nodes import HEAD_RESOURCE
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import CheckpointCommitted, GrantApplied, StepReported, WorkersStarted
 from rayorch.core.types import Resources, StopCause, StopOrder, WorkloadId
@@ -102,7 +103,9 @@ class Attempt:
         self.grant = grant
         self.log = folder / "log.jsonl"
         self.output = folder / f"output-{grant.attempt}.txt"
-        self.runner: Any = FakeRunnerActor.options(name=name, namespace=NAMESPACE, num_cpus=0).remote(grant)
+        # On the head, as real runners are: tests kill the other nodes.
+        place = {"num_cpus": 0, "resources": {HEAD_RESOURCE: 0.001}}
+        self.runner: Any = FakeRunnerActor.options(name=name, namespace=NAMESPACE, **place).remote(grant)
         self.environment = {
             "RAYORCH_RUNNER": name,
             "RAYORCH_NAMESPACE": NAMESPACE,
