@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rayorch.core.capacity import GroupName
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
 
@@ -65,20 +66,45 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class GangDemand:
-    """One whole gang to make room for: its bundles, and the topology it needs."""
+    """One whole gang to make room for: its bundles, the topology it needs, and the labels that its nodes must have
+    (accelerator type, topology domain), each with one value."""
 
     workload: WorkloadId
     bundles: tuple[Resources, ...]
     topology: TopologyRequest
+    selector: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """Change one node group's replica count from what the decision was made on.
+
+    A growth (`to_replicas` is larger) is for `beneficiaries`, expected by `expected_s` and given up at `deadline_s`. A
+    shrink names the `instances` that go, whole replicas that hold nothing, and the `nodes` that they are.
+    """
+
+    group: GroupName
+    from_replicas: int
+    to_replicas: int
+    reason: str
+    beneficiaries: tuple[WorkloadId, ...] = ()
+    expected_s: float = 0.0
+    deadline_s: float = 0.0
+    instances: tuple[str, ...] = ()
+    nodes: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The one demand for capacity: gangs that hold seats and gangs that no free node can take."""
+    """The one demand for capacity: gangs that hold seats and gangs that no free node can take.
+
+    `changes`: to the node groups, at most one for each, where we run them ourselves.
+    """
 
     held: tuple[GangDemand, ...]
     wanted: tuple[GangDemand, ...]
     reason: str
+    changes: tuple[GroupChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +133,10 @@ class WaitReason(StrEnum):
     BACK_OFF = "BackOff"  # it failed a moment ago and waits before the next attempt
     LEASE = "Lease"  # a former attempt that we lost contact with may still run
     NEVER_FITS_NOW = "NeverFitsNow"  # no node that exists could ever take it; capacity has been asked for
+    PROVISIONING = "Provisioning"  # nodes for it have been ordered and are on their way
+    CAPACITY_REFUSED = "CapacityRefused"  # the node groups that could take it have nothing to give for now
+    CAPACITY_LIMIT = "CapacityLimit"  # the node groups that could take it are at their maximum
+    CAPACITY_UNKNOWN = "CapacityUnknown"  # who provides nodes can't be read, so no node is asked for
     SYNCING = "Syncing"  # the owners are comparing their books with the world after a restart
     DEVICE_BINDING_UNAVAILABLE = "DeviceBindingUnavailable"  # exact devices can't be promised on this cluster
     STALE = "Stale"  # decided, but the facts changed before the commit; planned again at once

@@ -51,6 +51,10 @@ class Profile:
     `retry_backoff_s`: wait before the first retry after an own failure, doubled each time up to `retry_backoff_max_s`.
     `failure_settle_s`: how long the non-zero exit of a gang on several nodes waits for news of a lost node before it
     counts as the work's own. Ray takes about 13 s to notice a dead node unless its health checks are set otherwise.
+    `node_idle_s`: how long a node must have been idle before its group gives it back.
+    `provision_s`: how long a new node is expected to take where nothing has been learned yet; an order is given up
+    after `provision_deadline_factor` times the expected time, and its group is left alone for `group_backoff_s`,
+    doubled each time up to `group_backoff_max_s`.
     """
 
     name: str
@@ -70,4 +74,9 @@ class Profile:
     retry_backoff_s: float = 5.0
     retry_backoff_max_s: float = 300.0
     failure_settle_s: float = 15.0
+    node_idle_s: float = 300.0
+    provision_s: float = 300.0
+    provision_deadline_factor: float = 2.0
+    group_backoff_s: float = 60.0
+    group_backoff_max_s: float = 1800.0
     preemption: bool = True

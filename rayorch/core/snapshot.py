@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayorch.core.capacity import Capacity
 from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Workload
 
 
@@ -22,7 +23,7 @@ class Snapshot:
 
     `workloads`: those that have not ended. `synced`: the allocator has compared its books with the world since
     its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the
-    preemption stage may make.
+    preemption stage may make. `capacity`: where nodes come from.
     """
 
     versions: Versions
@@ -33,3 +34,4 @@ class Snapshot:
     allocations: tuple[Allocation, ...]
     synced: bool = True
     what_if_budget: int = 1000
+    capacity: Capacity = Capacity()

@@ -157,6 +157,8 @@ class WorkloadSpec:
     """What a user asked for; never changes after admission.
 
     `priority`: larger goes first. `grace_s`: how long a stop waits for a checkpoint before it is forced.
+    `accelerators`: models that will do, in order of preference (Ray's names: "H100"); all GPUs of a gang are of one
+    model. Empty: any, mixed ones included.
     `resizable`: members above the minimum may come and go while it runs (elastic Train, Serve replicas).
     `max_retries`: failures of the workload's own that are retried; preemptions and lost nodes never count.
     `payload`: JSON for the runner (command, environment, import path …), opaque to the core.
@@ -171,6 +173,7 @@ class WorkloadSpec:
     preemptible: bool = True
     resizable: bool = False
     topology: TopologyRequest = TopologyRequest()
+    accelerators: tuple[str, ...] = ()
     grace_s: float = 30.0
     min_runtime_s: float = 0.0
     max_retries: int = 0
@@ -257,6 +260,8 @@ class NodeSpec:
     `topology`: (level, value) pairs from the outermost level inwards, the node itself excluded:
     (("zone", "z1"), ("rack", "r3")). `foreign`: in use outside our grants, subtracted before planning.
     `blocked_until_s`: a group could not be made here; nothing new is planned onto it before that time.
+    `group`, `instance`: the node group that it belongs to and the name of its machine (pod) there, empty where nobody
+    provides nodes. `idle_since_s`: since when nothing at all has been in use on it, None while something is.
     """
 
     id: NodeId
@@ -271,6 +276,9 @@ class NodeSpec:
     foreign: Resources = Resources()
     foreign_holders: tuple[str, ...] = ()
     blocked_until_s: float = 0.0
+    group: str = ""
+    instance: str = ""
+    idle_since_s: float | None = None
 
     def domain(self, level: str) -> str | None:
         """This node's value at a topology level; the level "node" is the node itself."""
