@@ -23,6 +23,9 @@ UNIT = 10_000
 
 GPU = "GPU"
 CPU = "CPU"
+MODEL_LABEL = "ray.io/accelerator-type"
+"""The node label that names the model of the node's GPUs, as Ray and KubeRay set it."""
+
 MAX_UNITS = 2**62
 """No stored amount may exceed this; larger input is refused instead of wrapping."""
 
@@ -245,12 +248,25 @@ class NodeHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU (or MIG instance) of a node; `index` is Ray's device index."""
+    """One GPU (or MIG instance) of a node; `index` is Ray's device index.
+
+    `sick`: why nothing new may use it, empty means healthy. `watch`: what is wrong with it although it can be used
+    (it throttles). What follows is known where a device was read: `mig_profile` of a MIG instance ("1g.10gb"), the
+    `numa` node, `nvlink`: the indices that it reaches by NVLink. `lost`: the driver does not reach it any more, so
+    that whatever ran on it fails.
+    """
 
     index: int
     model: str = ""
     uuid: str = ""
-    sick: str = ""  # why nothing new may use it; empty means healthy
+    sick: str = ""
+    watch: str = ""
+    lost: bool = False
+    memory_bytes: int = 0
+    mig_profile: str = ""
+    pci: str = ""
+    numa: int | None = None
+    nvlink: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +278,8 @@ class NodeSpec:
     `blocked_until_s`: a group could not be made here; nothing new is planned onto it before that time.
     `group`, `instance`: the node group that it belongs to and the name of its machine (pod) there, empty where nobody
     provides nodes. `idle_since_s`: since when nothing at all has been in use on it, None while something is.
+    `device_note`: what is to be said of its devices as a whole (they can't be read; their MIG profiles are not those of
+    its group).
     """
 
     id: NodeId
@@ -279,6 +297,29 @@ class NodeSpec:
     group: str = ""
     instance: str = ""
     idle_since_s: float | None = None
+    device_note: str = ""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of its devices, as far as they are known, each once."""
+        return tuple(dict.fromkeys(device.model for device in self.devices if device.model))
+
+    @property
+    def model(self) -> str:
+        """The model of all its GPUs by the name that Ray gives it ("H100").
+
+        Empty where it is not known, where there are no GPUs, and where there are several models: such a node serves
+        no workload that names a model.
+        """
+        if not self.total.gpu_units:
+            return ""
+        models = self.models
+        if len(models) > 1:
+            return ""
+        for name, value in self.labels:
+            if name == MODEL_LABEL:
+                return value
+        return models[0] if models else ""
 
     def domain(self, level: str) -> str | None:
         """This node's value at a topology level; the level "node" is the node itself."""
