@@ -113,12 +113,18 @@ class BackOff:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group with what is under way in it. `provision_s`: how long a node is expected to take from order to join."""
+    """A group with what is under way in it.
+
+    `provision_s`: how long a node is expected to take from order to join. `shrinks_to`: the count of a shrink that is
+    under way; what it takes is LEAVING. `stays`: instances that could not be taken away a moment ago.
+    """
 
     group: NodeGroup
     order: Order | None = None
     back_off: BackOff | None = None
     provision_s: float = 300.0
+    shrinks_to: int | None = None
+    stays: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,443 @@
+"""What is under way in each node group: orders, how long they take, who refused, and what is leaving.
+
+Held by the inventory's owner beside `Inventory`. Nothing here is durable: after a restart the groups are observed
+again, a count that is higher than the nodes that have come is taken for an order, and the times that nodes took are
+learned from those that are there. Why it is made so is in docs/scaling.md.
+
+One decision at a time for each group: while a growth or a shrink is open, `order` takes nothing new for the group
+(but the cancellation of what has not come yet). A growth ends in one of these ways:
+
+    its nodes have come                       the estimate learns, strikes are forgotten
+    its deadline passes, or one has FAILED    a strike: the group is left alone, twice as long each time
+    the count is lowered                      the order is for the rest, or closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rayorch.core.capacity import (
+    BackOff,
+    Capacity,
+    GroupName,
+    GroupState,
+    Instance,
+    InstancePhase,
+    NodeGroup,
+    Order,
+    Provider,
+)
+from rayorch.core.decisions import GroupChange
+from rayorch.core.errors import StalePlanError
+from rayorch.core.policy import Profile
+from rayorch.core.types import NodeHealth, NodeId, NodeSpec
+
+LEARN_FROM = 20
+"""How many of a group's last node creations the estimate is made from."""
+
+QUANTILE = 0.9
+"""Which of them: late nodes should be rare, and one straggler in twenty should not set the pace."""
+
+LONGEST_S = 4 * 3600.0
+"""A creation that took longer says nothing about the next one (a node that became ready again, a paused cluster)."""
+
+SHRINK_TIMEOUT_S = 120.0
+"""A shrink whose count has not changed by then is given up: its nodes stay."""
+
+GONE_TIMEOUT_S = 900.0
+"""Nodes of a shrink that were not taken away by then no longer keep their group from other decisions."""
+
+STAY_S = 300.0
+"""What could not be taken away is not tried again before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKnobs:
+    """The profile's knobs for groups; see `Profile`."""
+
+    provision_s: float = 300.0
+    deadline_factor: float = 2.0
+    backoff_s: float = 60.0
+    backoff_max_s: float = 1800.0
+
+    @staticmethod
+    def of(profile: Profile) -> GroupKnobs:
+        """Those of a profile."""
+        return GroupKnobs(
+            profile.provision_s, profile.provision_deadline_factor, profile.group_backoff_s, profile.group_backoff_max_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """An open order. `before`: instances that were there when it was given. `taken`: its count has been seen."""
+
+    order: Order
+    before: frozenset[str]
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Shrink:
+    """A shrink that is under way. `taken_s`: when its count was first seen."""
+
+    change: GroupChange
+    since_s: float
+    taken_s: float | None = None
+
+
+class NodeGroups:
+    """See the module's docstring. `version` grows with every change of what `capacity` says."""
+
+    def __init__(self, provider: Provider = Provider.NONE, knobs: GroupKnobs | None = None, version: int = 0) -> None:
+        self._knobs = knobs or GroupKnobs()
+        self._version = version
+        self._capacity = Capacity(provider)
+        self._groups: dict[GroupName, NodeGroup] = {}
+        self._growths: dict[GroupName, _Growth] = {}
+        self._shrinks: dict[GroupName, _Shrink] = {}
+        self._back_offs: dict[GroupName, BackOff] = {}
+        self._took: dict[GroupName, dict[str, float]] = {}
+        self._counted: set[tuple[GroupName, str]] = set()
+        self._first_seen: dict[tuple[GroupName, str], float] = {}
+        self._stays: dict[tuple[GroupName, str], float] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._version
+
+    def capacity(self) -> Capacity:
+        """What is known, for the planner."""
+        return self._capacity
+
+    @property
+    def leaving(self) -> Mapping[NodeId, str]:
+        """Nodes that are being taken away, by us or by their provider, and why: nothing new may go there."""
+        found: dict[NodeId, str] = {}
+        for name, group in sorted(self._groups.items()):
+            shrink = self._shrinks.get(name)
+            named = frozenset(shrink.change.instances) if shrink is not None else frozenset()
+            for node in shrink.change.nodes if shrink is not None else ():
+                found[node] = shrink.change.reason if shrink is not None else ""
+            for instance in group.instances:
+                if instance.node is not None and (instance.name in named or instance.phase is InstancePhase.LEAVING):
+                    ours = shrink.change.reason if shrink is not None and instance.name in named else ""
+                    found[instance.node] = ours or instance.reason or f"group {name} is taking it away"
+        return found
+
+    def shrink(self, group: GroupName) -> GroupChange | None:
+        """What is left of the group's open shrink after some of its nodes stay; None: nothing is to be taken away."""
+        shrink = self._shrinks.get(group)
+        return shrink.change if shrink is not None else None
+
+    # ------------------------------------------------------------ facts
+
+    def observe(
+        self,
+        groups: tuple[NodeGroup, ...],
+        now_s: float,
+        *,
+        provider: Provider | None = None,
+        nodes: Iterable[NodeSpec] | None = None,
+    ) -> None:
+        """All groups as their provider shows them now; closes what has come, failed or is over its time.
+
+        `provider`: who changes the counts, if that has changed. `nodes`: the Ray nodes that exist, where the caller
+        knows them: an instance has become one when they say so, and a node that its provider doesn't list as an
+        instance counts as one.
+        """
+        joined = _by_group(nodes) if nodes is not None else None
+        self._groups = {
+            group.name: group if joined is None else self._with_nodes(group, joined.get(group.name, {}), now_s)
+            for group in groups
+        }
+        self._forget(now_s)
+        for name in sorted(self._groups):
+            self._learn(self._groups[name])
+            self._settle_shrink(self._groups[name], now_s)
+            self._settle_growth(self._groups[name], now_s)
+            self._adopt(self._groups[name], now_s)
+        self._show(provider or self._capacity.provider, now_s, "")
+
+    def unknown(self, error: str, now_s: float) -> None:
+        """The groups could not be read: what was known stays, and nothing may be decided on it."""
+        self._show(self._capacity.provider, self._capacity.observed_s, error or f"unknown since {now_s:.0f}")
+
+    def order(self, change: GroupChange, now_s: float) -> None:
+        """Open a growth or a shrink, before it is sent to the provider.
+
+        StalePlanError when the group is not as it was when this was decided: another count, something under way,
+        an instance that has become a node meanwhile.
+        """
+        group = self._fresh(change)
+        if change.to_replicas > change.from_replicas:
+            self._may_grow(group, change, now_s)
+            order = Order(
+                change.group,
+                change.from_replicas,
+                change.to_replicas,
+                now_s,
+                change.expected_s,
+                change.deadline_s,
+                change.beneficiaries,
+                change.reason,
+            )
+            self._growths[change.group] = _Growth(order, frozenset(i.name for i in group.instances))
+        else:
+            self._may_shrink(group, change, now_s)
+            self._shrinks[change.group] = _Shrink(change, now_s)
+        self._show(self._capacity.provider, self._capacity.observed_s, "")
+
+    def refused(self, group: GroupName, reason: str, now_s: float) -> None:
+        """The provider refused what was ordered: a growth is struck, what was to be taken away stays."""
+        if group in self._shrinks:
+            self._keep(group, self._shrinks.pop(group).change.instances, now_s)
+        elif group in self._growths:
+            self._strike(group, reason, now_s)
+        self._show(self._capacity.provider, self._capacity.observed_s, self._capacity.error)
+
+    def stay(self, nodes: Iterable[NodeId], reason: str, now_s: float) -> None:
+        """These nodes are not taken away after all (Ray refused the drain), nor are those that go only with them."""
+        kept = frozenset(nodes)
+        for name, shrink in sorted(self._shrinks.items()):
+            instances = self._groups[name].instances if name in self._groups else ()
+            change = shrink.change
+            replicas = {i.replica for i in instances if i.node in kept and i.name in change.instances}
+            staying = {i.name for i in instances if i.replica in replicas}
+            rest = tuple(i for i in change.instances if i not in staying)
+            if len(rest) == len(change.instances):
+                continue
+            gone = {i.node for i in instances if i.name in rest}
+            self._keep(name, staying, now_s)
+            if not rest:
+                del self._shrinks[name]
+                continue
+            to_replicas = change.to_replicas + len(replicas)
+            left = replace(
+                change,
+                to_replicas=to_replicas,
+                instances=rest,
+                nodes=tuple(n for n in change.nodes if n in gone),
+                reason=f"{change.reason}; {len(staying)} stay: {reason}",
+            )
+            self._shrinks[name] = replace(shrink, change=left)
+        self._show(self._capacity.provider, self._capacity.observed_s, self._capacity.error)
+
+    # ------------------------------------------------------------ what an order needs
+
+    def _fresh(self, change: GroupChange) -> NodeGroup:
+        group = self._groups.get(change.group)
+        if not self._capacity.decides or group is None:
+            why = self._capacity.error or "there is no such group, or its count is not ours to change"
+            raise StalePlanError(f"group {change.group} takes no change: {why}")
+        if group.replicas != change.from_replicas:
+            raise StalePlanError(f"group {change.group} has {group.replicas} replicas, not {change.from_replicas}")
+        if change.group in self._shrinks:
+            raise StalePlanError(f"group {change.group} is shrinking already")
+        if change.to_replicas == change.from_replicas:
+            raise StalePlanError(f"group {change.group} has {change.to_replicas} replicas already")
+        return group
+
+    def _may_grow(self, group: NodeGroup, change: GroupChange, now_s: float) -> None:
+        back_off = self._back_offs.get(group.name)
+        if group.name in self._growths:
+            raise StalePlanError(f"group {group.name} has an open order")
+        if back_off is not None and back_off.until_s > now_s:
+            raise StalePlanError(f"group {group.name} is left alone: {back_off.reason}")
+        if change.to_replicas > group.max_replicas:
+            raise StalePlanError(f"group {group.name} may have {group.max_replicas} replicas at most")
+
+    def _may_shrink(self, group: NodeGroup, change: GroupChange, now_s: float) -> None:
+        if change.to_replicas < group.min_replicas:
+            raise StalePlanError(f"group {group.name} keeps {group.min_replicas} replicas at least")
+        if change.nodes and group.name in self._growths:
+            raise StalePlanError(f"group {group.name} has an open order")
+        known = {i.name: i for i in group.instances}
+        for name in change.instances:
+            instance = known.get(name)
+            if instance is None or instance.phase is InstancePhase.LEAVING:
+                raise StalePlanError(f"{name} of group {group.name} is gone")
+            if instance.phase is InstancePhase.RUNNING and instance.node not in change.nodes:
+                raise StalePlanError(f"{name} of group {group.name} has become a node")
+            if self._stays.get((group.name, name), 0.0) > now_s:
+                raise StalePlanError(f"{name} of group {group.name} could not be taken away a moment ago")
+
+    # ------------------------------------------------------------ what becomes of it
+
+    def _settle_shrink(self, group: NodeGroup, now_s: float) -> None:
+        shrink = self._shrinks.get(group.name)
+        if shrink is None:
+            return
+        if group.replicas > shrink.change.to_replicas:
+            if shrink.taken_s is not None:  # raised again by others: the rest of the count is theirs
+                del self._shrinks[group.name]
+            elif now_s - shrink.since_s > SHRINK_TIMEOUT_S:
+                self._keep(group.name, shrink.change.instances, now_s)
+                del self._shrinks[group.name]
+            return
+        taken_s = shrink.taken_s if shrink.taken_s is not None else now_s
+        self._shrinks[group.name] = replace(shrink, taken_s=taken_s)
+        named = set(shrink.change.instances)
+        there = any(i.name in named for i in group.instances)
+        if not there or now_s - taken_s > GONE_TIMEOUT_S:
+            del self._shrinks[group.name]
+
+    def _settle_growth(self, group: NodeGroup, now_s: float) -> None:
+        growth = self._growths.get(group.name)
+        if growth is None:
+            return
+        order = growth.order
+        if group.replicas >= order.to_replicas:
+            growth = replace(growth, taken=True)
+        elif growth.taken:  # part of it was cancelled, by us or by others
+            order = replace(order, to_replicas=group.replicas)
+            growth = replace(growth, order=order)
+        self._growths[group.name] = growth
+        if order.to_replicas <= order.from_replicas:
+            del self._growths[group.name]
+            return
+        running = [i for i in group.instances if i.phase is InstancePhase.RUNNING]
+        fresh = [i for i in running if i.name not in growth.before]
+        wanted = (order.to_replicas - order.from_replicas) * group.hosts
+        if growth.taken and (len(running) >= order.to_replicas * group.hosts or len(fresh) >= wanted):
+            del self._growths[group.name]
+            self._back_offs.pop(group.name, None)
+            return
+        failed = [i for i in group.instances if i.phase is InstancePhase.FAILED and i.name not in growth.before]
+        if failed:
+            self._strike(group.name, f"{failed[0].name} failed: {failed[0].reason or 'no reason given'}", now_s)
+        elif now_s >= order.deadline_s:
+            waited_s = now_s - order.ordered_s
+            self._learned(group.name, f"order at {order.ordered_s}", waited_s)
+            why = next((i.reason for i in group.instances if i.phase is InstancePhase.PENDING and i.reason), "")
+            came = f"{len(fresh)} of {wanted} nodes came in {waited_s:.0f} s"
+            self._strike(group.name, f"{came}: {why}" if why else came, now_s)
+
+    def _adopt(self, group: NodeGroup, now_s: float) -> None:
+        """Nodes that the count promises and that are not there are on their way, whoever asked for them."""
+        back_off = self._back_offs.get(group.name)
+        busy = group.name in self._growths or group.name in self._shrinks
+        if busy or (back_off is not None and back_off.until_s > now_s):
+            return
+        running = [i for i in group.instances if i.phase is InstancePhase.RUNNING]
+        if len(running) >= group.replicas * group.hosts:
+            return
+        pending = [i.created_s for i in group.instances if i.phase is InstancePhase.PENDING]
+        since_s = min((s for s in pending if s <= now_s), default=now_s)
+        provision_s = self._provision_s(group.name)
+        order = Order(
+            group=group.name,
+            from_replicas=len(running) // group.hosts,
+            to_replicas=group.replicas,
+            ordered_s=since_s,
+            expected_s=since_s + provision_s,
+            # What was asked for while nobody looked gets its whole time from now.
+            deadline_s=now_s + self._knobs.deadline_factor * provision_s,
+            beneficiaries=(),
+            reason="its count promises nodes that have not come yet",
+        )
+        self._growths[group.name] = _Growth(order, frozenset(i.name for i in running), taken=True)
+
+    def _strike(self, group: GroupName, reason: str, now_s: float) -> None:
+        self._growths.pop(group, None)
+        before = self._back_offs.get(group)
+        strikes = before.strikes + 1 if before is not None else 1
+        rest_s = min(self._knobs.backoff_max_s, self._knobs.backoff_s * 2.0 ** min(strikes - 1, 30))
+        self._back_offs[group] = BackOff(now_s + rest_s, reason, strikes)
+
+    def _keep(self, group: GroupName, instances: Iterable[str], now_s: float) -> None:
+        for name in instances:
+            self._stays[group, name] = now_s + STAY_S
+
+    def _forget(self, now_s: float) -> None:
+        """Drop what belongs to groups that are gone, and what is over."""
+        for layer in (self._growths, self._shrinks, self._back_offs, self._took):
+            for name in [n for n in layer if n not in self._groups]:
+                del layer[name]
+        known = {(name, i.name) for name, group in self._groups.items() for i in group.instances}
+        self._counted &= known
+        self._first_seen = {key: s for key, s in self._first_seen.items() if key in known}
+        self._stays = {key: s for key, s in self._stays.items() if key in known and s > now_s}
+
+    # ------------------------------------------------------------ how long it takes
+
+    def _learn(self, group: NodeGroup) -> None:
+        ready = [(i.ready_s, i) for i in group.instances if i.ready_s is not None]
+        for ready_s, instance in sorted(ready, key=lambda pair: (pair[0], pair[1].name)):
+            if (group.name, instance.name) not in self._counted:
+                self._counted.add((group.name, instance.name))
+                self._learned(group.name, instance.name, ready_s - instance.created_s)
+
+    def _learned(self, group: GroupName, name: str, took_s: float) -> None:
+        if not 0.0 < took_s <= LONGEST_S:
+            return
+        took = self._took.setdefault(group, {})
+        took[name] = took_s
+        while len(took) > LEARN_FROM:
+            del took[next(iter(took))]
+
+    def _provision_s(self, group: GroupName) -> float:
+        """The time that most of the last node creations stayed below; the profile's value before the first."""
+        took = sorted(self._took.get(group, {}).values())
+        if not took:
+            return self._knobs.provision_s
+        return took[min(len(took) - 1, int(QUANTILE * len(took)))]
+
+    # ------------------------------------------------------------ what is shown
+
+    def _with_nodes(self, group: NodeGroup, nodes: Mapping[str, NodeId], now_s: float) -> NodeGroup:
+        """The group's instances, joined with the Ray nodes that they have become."""
+        listed = [self._with_node(group.name, i, nodes.get(i.name), now_s) for i in group.instances]
+        known = {i.name for i in group.instances}
+        for name in sorted(set(nodes) - known):  # a provider that doesn't show its machines
+            seen_s = self._first_seen.setdefault((group.name, name), now_s)
+            growth = self._growths.get(group.name)
+            created_s = min(seen_s, growth.order.ordered_s) if growth is not None else seen_s
+            listed.append(Instance(name, name, InstancePhase.RUNNING, created_s, seen_s, nodes[name]))
+        return replace(group, instances=tuple(sorted(listed, key=lambda i: i.name)))
+
+    def _with_node(self, group: GroupName, instance: Instance, node: NodeId | None, now_s: float) -> Instance:
+        if node is not None:
+            seen_s = self._first_seen.setdefault((group, instance.name), now_s)
+            ready_s = instance.ready_s if instance.ready_s is not None else seen_s
+            leaving = instance.phase is InstancePhase.LEAVING
+            phase = InstancePhase.LEAVING if leaving else InstancePhase.RUNNING
+            return replace(instance, phase=phase, node=node, ready_s=ready_s)
+        if instance.phase is InstancePhase.RUNNING:
+            return replace(instance, phase=InstancePhase.PENDING, node=None, reason="it has not joined Ray")
+        return instance
+
+    def _show(self, provider: Provider, observed_s: float, error: str) -> None:
+        states = tuple(self._state(name) for name in sorted(self._groups))
+        shown = Capacity(provider, states, observed_s, error)
+        if replace(shown, observed_s=self._capacity.observed_s) != self._capacity:
+            self._version += 1
+        self._capacity = shown
+
+    def _state(self, name: GroupName) -> GroupState:
+        group, growth, shrink = self._groups[name], self._growths.get(name), self._shrinks.get(name)
+        if shrink is not None:
+            named = set(shrink.change.instances)
+            instances = tuple(
+                replace(i, phase=InstancePhase.LEAVING) if i.name in named else i for i in group.instances
+            )
+            group = replace(group, instances=instances)
+        return GroupState(
+            group=group,
+            order=growth.order if growth is not None else None,
+            back_off=self._back_offs.get(name),
+            provision_s=self._provision_s(name),
+            shrinks_to=shrink.change.to_replicas if shrink is not None else None,
+            stays=tuple(sorted(instance for owner, instance in self._stays if owner == name)),
+        )
+
+
+def _by_group(nodes: Iterable[NodeSpec]) -> dict[str, dict[str, NodeId]]:
+    """The live nodes of each group by their machine's name."""
+    found: dict[str, dict[str, NodeId]] = {}
+    for node in nodes:
+        if node.group and node.instance and node.health is not NodeHealth.LOST:
+            found.setdefault(node.group, {})[node.instance] = node.id
+    return found
