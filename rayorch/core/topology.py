@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayorch.core.types import NodeId, NodeSpec
 
@@ -22,11 +22,15 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All domains by level. `levels` runs from the outermost level inwards and ends with "node"."""
+    """All domains by level. `levels` runs from the outermost level inwards and ends with "node".
+
+    `models`: the accelerator model of each node that has one (`NodeSpec.model`).
+    """
 
     levels: tuple[str, ...]
     domains: Mapping[str, tuple[Domain, ...]]
     nodes: tuple[NodeId, ...]
+    models: Mapping[NodeId, str] = field(default_factory=dict)
 
     @staticmethod
     def of(nodes: Iterable[NodeSpec]) -> Topology:
@@ -51,7 +55,8 @@ class Topology:
             for level, groups in members.items()
         }
         domains[NODE_LEVEL] = tuple(Domain(NODE_LEVEL, node.id, (node.id,)) for node in ordered)
-        return Topology((*levels, NODE_LEVEL), domains, tuple(node.id for node in ordered))
+        models = {node.id: model for node in ordered if (model := node.model)}
+        return Topology((*levels, NODE_LEVEL), domains, tuple(node.id for node in ordered), models)
 
     def at(self, level: str) -> tuple[Domain, ...]:
         """The domains of a level; none when no node has it."""

@@ -60,7 +60,7 @@ def _grow(
     have = sum(1 for m in members if m.role == role.name)
     added: tuple[Member, ...] = ()
     while have + len(added) < wanted:
-        claim = growth_claim(workload, role, (*members, *added))
+        claim = growth_claim(workload, role, (*members, *added), draft.facts.topology.models)
         if not all(books.quota.fits(claim.queue, claim.resources) for books in draft.both):
             break
         search = draft.search(*(books.room for books in draft.both))

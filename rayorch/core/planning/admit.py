@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rayorch.core.decisions import Wait, WaitReason
-from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, removable, start_claim
+from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.policy import SortKey
 from rayorch.core.types import Kind, Member, QueueId, Role, State, TopologyRequest, Workload, WorkloadId
@@ -31,11 +31,11 @@ def admit(draft: Draft) -> list[Request]:
     """All starts that are asked for, replicas that Serve applications lack; surplus replicas are given back."""
     former = {gone.workload for gone in draft.facts.leaving}
     requests: list[Request] = []
-    gangs: dict[tuple[tuple[Role, ...], Kind, TopologyRequest], Gang] = {}
+    gangs: dict[tuple[tuple[Role, ...], Kind, TopologyRequest, tuple[str, ...]], Gang] = {}
     for workload in draft.facts.snapshot.workloads:
         if workload.state is State.PENDING:
             spec = workload.spec
-            key = (spec.roles, spec.kind, spec.topology)
+            key = (spec.roles, spec.kind, spec.topology, spec.accelerators)
             if key not in gangs:
                 gangs[key] = gang_of(spec)
             requests.append(Request(start_claim(workload, gangs[key]), _gate(draft, workload, former)))
@@ -99,7 +99,11 @@ def _serve(draft: Draft, workload: Workload) -> list[Claim]:
         _give_back(draft, workload, role, kept, len(ours) - wanted)
         return []
     everything = draft.facts.held[workload.id].members
-    return [growth_claim(workload, role, everything, nth) for nth in range(wanted - len(ours))]
+    models = draft.facts.topology.models
+    count = wanted - len(ours)
+    if len(held_models(workload.spec, everything, models)) > 1:
+        count = min(count, 1)  # the first one decides the model of the others
+    return [growth_claim(workload, role, everything, models, nth) for nth in range(count)]
 
 
 def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member, ...], count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.types import (
@@ -40,18 +41,21 @@ class Ask:
 class Shape:
     """All that decides whether a claim finds seats; claims of equal shape fail together.
 
-    `near`: seats that the workload holds already, whose domain a required level must keep to.
+    `near`: seats that the workload holds already, whose domain a required level must keep to. `accelerators`: the
+    models that its GPUs may be of, all of one, the preferred first; empty: any, mixed ones included.
     """
 
     bundles: tuple[tuple[Resources, int], ...]
     topology: TopologyRequest
     packed: bool
     near: tuple[NodeId, ...] = ()
+    accelerators: tuple[str, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
         # Shapes are looked up many times in a turn.
-        object.__setattr__(self, "_hash", hash((self.bundles, self.topology, self.packed, self.near)))
+        parts = (self.bundles, self.topology, self.packed, self.near, self.accelerators)
+        object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
         return self._hash
@@ -60,6 +64,13 @@ class Shape:
     def gpu_units(self) -> int:
         """GPU units of all members together."""
         return sum(bundle.gpu_units * count for bundle, count in self.bundles)
+
+    @property
+    def by_model(self) -> tuple[Shape, ...]:
+        """The same with one model each, the preferred first; itself where any model will do."""
+        if len(self.accelerators) < 2:
+            return (self,)
+        return tuple(replace(self, accelerators=(model,)) for model in self.accelerators)
 
     @property
     def loose(self) -> Shape:
@@ -96,7 +107,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What workloads of equal roles, kind and topology ask for to start."""
+    """What workloads of equal roles, kind, topology and accelerators ask for to start."""
 
     asks: tuple[Ask, ...]
     shape: Shape
@@ -124,25 +135,45 @@ def start_shape(spec: WorkloadSpec) -> Shape:
     """The shape of the gang's minimum. A gang prefers one node, then one rack …; Serve's replicas don't."""
     bundles = tuple((role.bundle, role.min_count) for role in spec.roles if role.min_count)
     members = sum(count for _, count in bundles)
-    return Shape(bundles, spec.topology, packed=spec.kind is not Kind.SERVE and members > 1)
+    packed = spec.kind is not Kind.SERVE and members > 1
+    return Shape(bundles, spec.topology, packed, accelerators=_accelerators(spec, bundles))
 
 
-def growth_claim(workload: Workload, role: Role, members: tuple[Member, ...], nth: int = 0) -> Claim:
+def _accelerators(spec: WorkloadSpec, bundles: tuple[tuple[Resources, int], ...]) -> tuple[str, ...]:
+    """Models matter only to what has GPUs."""
+    return spec.accelerators if any(bundle.gpu_units for bundle, _ in bundles) else ()
+
+
+def held_models(spec: WorkloadSpec, members: tuple[Member, ...], models: Mapping[NodeId, str]) -> tuple[str, ...]:
+    """The models that further GPUs of an attempt with these members may be of: the one that it holds, if any.
+
+    `models`: of each node that has one. Members whose node is gone say nothing.
+    """
+    held = {models[m.node] for m in members if m.bundle.gpu_units and m.node in models}
+    return tuple(model for model in spec.accelerators if model in held) or spec.accelerators
+
+
+def growth_claim(
+    workload: Workload, role: Role, members: tuple[Member, ...], models: Mapping[NodeId, str], nth: int = 0
+) -> Claim:
     """One more member of `role` for an attempt that holds (or, in this plan, is given) `members`.
 
-    `nth` counts the growth claims of the workload in this turn from 0: each gets an index and a surplus number of
-    its own. Numbers of seats that are being left are not used again before they are gone.
+    It keeps to the accelerator model that these hold; `models`: of each node that has one. `nth` counts the growth
+    claims of the workload in this turn from 0: each gets an index and a surplus number of its own. Numbers of seats
+    that are being left are not used again before they are gone.
     """
     surplus = max((m.surplus for m in members), default=0) + 1 + nth
     index = max((m.index for m in members if m.role == role.name), default=-1) + 1 + nth
     topology = workload.spec.topology
     wanted = topology.required or topology.preferred
     near = tuple(sorted({m.node for m in members})) if wanted is not None else ()
+    bundles = ((role.bundle, 1),)
+    allowed = _accelerators(workload.spec, bundles) and held_models(workload.spec, members, models)
     return Claim(
         workload=workload,
         attempt=workload.attempt,
         asks=(Ask(role.name, index, role.bundle, surplus, 0),),
-        shape=Shape(((role.bundle, 1),), topology, False, near),
+        shape=Shape(bundles, topology, False, near, allowed),
         resources=role.bundle,
         grows=True,
     )

@@ -194,7 +194,7 @@ class Draft:
     of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
     `unplaced`: claims within their quota that found no room. `failed`: (how it was tried, shape, queue), not tried
     again; `no_room`: (where, shape), not tried until room comes free. `verdicts`: what became of a shape in a queue,
-    for those behind it. `rankings`, `touched`: the best nodes by bundle, and the log of nodes that have changed.
+    for those behind it. `rankings`, `touched`: the best nodes by bundle and model, and the log of nodes that changed.
     `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
     queue are beyond its share of a resource. `idle_room`, `ideal_room`:
     nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
@@ -220,7 +220,7 @@ class Draft:
     failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
     no_room: set[tuple[str, Shape]] = field(default_factory=set)
     verdicts: dict[tuple[Shape, QueueId], Verdict] = field(default_factory=dict)
-    rankings: dict[Resources, Ranking] = field(default_factory=dict)
+    rankings: dict[tuple[Resources, str], Ranking] = field(default_factory=dict)
     touched: list[NodeId] = field(default_factory=list)
     moves: tuple[Move, ...] | None = None
     lowest_priority: int = 0
@@ -277,14 +277,15 @@ class Draft:
         return Search(rooms, self.facts.topology, self.facts.score, fullest, frozenset(self.closed))
 
     def open_search(self) -> Search:
-        """Where something can start now: room in both books. The best nodes are ranked once per bundle."""
+        """Where something can start now: room in both books. The best nodes are ranked once per bundle and model."""
         search = self.search(*(books.room for books in self.both))
 
-        def best(bundle: Resources) -> NodeId | None:
-            ranking = self.rankings.get(bundle)
+        def best(bundle: Resources, model: str) -> NodeId | None:
+            there = search.on(model) if model else search
+            ranking = self.rankings.get((bundle, model))
             if ranking is None:
-                ranking = self.rankings[bundle] = Ranking(bundle, search, self.touched)
-            return ranking.best(search, self.touched)
+                ranking = self.rankings[bundle, model] = Ranking(bundle, there, self.touched)
+            return ranking.best(there, self.touched)
 
         return replace(search, best=best)
 

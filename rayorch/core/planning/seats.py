@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch.core.planning.claims import Shape
 from rayorch.core.policy import SortKey
@@ -29,7 +29,8 @@ DomainScore = Callable[[Domain], SortKey]
 class Search:
     """Where to look. A seat must fit in every one of `rooms`; the first is the one that is scored.
 
-    `closed`: nodes that are held for others. `best`: the best node for one bundle, where a Ranking knows it.
+    `closed`: nodes that are held for others. `best`: the best node for one bundle whose GPUs are of a model (empty:
+    any), where a Ranking knows it. `model`: the only one that GPUs may be of now, empty: any.
     """
 
     rooms: tuple[Room, ...]
@@ -37,16 +38,29 @@ class Search:
     score: NodeScore
     domain_score: DomainScore
     closed: frozenset[NodeId] = frozenset()
-    best: Callable[[Resources], NodeId | None] | None = None
+    best: Callable[[Resources, str], NodeId | None] | None = None
+    model: str = ""
+
+    def on(self, model: str) -> Search:
+        """The same where GPUs may be of one model only."""
+        return replace(self, model=model)
+
+    def has_model(self, node: NodeId) -> bool:
+        """Whether GPUs of this node may be taken, by their model."""
+        return not self.model or self.topology.models.get(node) == self.model
 
     def free_gpu_units(self, nodes: Sequence[NodeId]) -> int:
-        """Free GPU units on open nodes, in the tightest room."""
+        """Free GPU units on open nodes of the right model, in the tightest room."""
+        if self.model:
+            nodes = [node for node in nodes if self.has_model(node)]
         if nodes is self.topology.nodes and not self.closed:
             return min(room.free_gpu_units for room in self.rooms)
         return min(sum(room.gpu_units(n) for n in nodes if n not in self.closed) for room in self.rooms)
 
     def takes(self, node: NodeId, bundle: Resources) -> bool:
         """Whether the node is open and has room for the bundle."""
+        if self.model and bundle.gpu_units and not self.has_model(node):
+            return False
         return node not in self.closed and all(room.fits(node, bundle) for room in self.rooms)
 
 
@@ -54,17 +68,26 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
     """A node for every member, in the order of `shape.bundles` with each repeated by its count; None: no place.
 
     Greedy: large bundles first, each to the node of least score. It finds a place for equal bundles whenever there
-    is one; for mixed ones it may miss one that a search would find.
+    is one; for mixed ones it may miss one that a search would find. Accelerator models are tried in their order; the
+    members with GPUs all go to nodes of one, those without go wherever the rest of the shape lets them.
     """
     need = shape.gpu_units
     if min(room.free_gpu_units for room in search.rooms) < need:
         return None
+    if shape.accelerators:
+        tried = (_find(shape, need, search.on(model)) for model in shape.accelerators)
+        return next((nodes for nodes in tried if nodes is not None), None)
     if search.closed and search.free_gpu_units(search.topology.nodes) < need:
         return None
+    return _find(shape, need, search)
+
+
+def _find(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
+    """A place on GPUs of one model, where the search names one."""
     alone = len(shape.bundles) == 1 and shape.bundles[0][1] == 1
     for domains in _spaces(shape, search.topology):
         if alone and search.best is not None and domains and domains[0].level == EVERYWHERE:
-            node = search.best(shape.bundles[0][0])
+            node = search.best(shape.bundles[0][0], search.model)
             return None if node is None else (node,)
         if domains is search.topology.at(NODE_LEVEL):
             nodes = _on_one_node(shape, need, search)
@@ -83,13 +106,15 @@ def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] 
     """All members on one node: the best one for a bundle as large as the gang."""
     one = total(bundle.times(count) for bundle, count in shape.bundles)
     if search.best is not None and all(bundle.gpu_units % UNIT == 0 for bundle, _ in shape.bundles):
-        node = search.best(one)  # whole devices: what takes the sum takes the parts
+        node = search.best(one, search.model)  # whole devices: what takes the sum takes the parts
         return None if node is None else (node,) * sum(count for _, count in shape.bundles)
     main, rooms = search.rooms[0], search.rooms
     able = [
         (search.score(one, node, main.free(node)), node)
         for node in search.topology.nodes
-        if node not in search.closed and all(room.usable(node) and room.gpu_units(node) >= need for room in rooms)
+        if node not in search.closed
+        and search.has_model(node)
+        and all(room.usable(node) and room.gpu_units(node) >= need for room in rooms)
     ]
     for _, node in sorted(able):
         nodes = fill(shape.bundles, (node,), search)
@@ -124,7 +149,7 @@ def fill(
 ) -> tuple[NodeId, ...] | None:
     """A place for all bundles within `nodes`, or None."""
     scratch = tuple(room.copy() for room in search.rooms)
-    trial = Search(scratch, search.topology, search.score, search.domain_score, search.closed)
+    trial = replace(search, rooms=scratch, best=None)
     order = sorted(range(len(bundles)), key=lambda i: (-bundles[i][0].gpu_units, -bundles[i][0].units("CPU"), i))
     found: dict[int, list[NodeId]] = {}
     for position in order:
@@ -193,7 +218,7 @@ class Ranking:
 def count_fitting(bundle: Resources, search: Search, limit: int) -> int:
     """How many such bundles the open nodes would take, at most `limit`: the number behind "fragmented"."""
     scratch = tuple(room.copy() for room in search.rooms)
-    trial = Search(scratch, search.topology, search.score, search.domain_score, search.closed)
+    trial = replace(search, rooms=scratch, best=None)
     count = 0
     for node in search.topology.nodes:
         while count < limit and trial.takes(node, bundle):
@@ -204,7 +229,7 @@ def count_fitting(bundle: Resources, search: Search, limit: int) -> int:
 
 
 def free_total(search: Search, name: str) -> int:
-    """All that is free of a resource on nodes that take new members."""
+    """All that is free of a resource on nodes that take new members; of GPUs only those of the search's model."""
     if name == GPU:
         return search.free_gpu_units(search.topology.nodes)
     room = search.rooms[0]
