@@ -1,7 +1,7 @@
 """What exists: nodes with their devices, health, foreign use and blocks. One owner; all else is a dated copy.
 
-The facts come in layers (observed, cordoned, used by others, blocked), each replaced on its own; `nodes` is their
-join. Nothing here is durable: nodes are observed again after a restart, cordons come from the queue owner.
+The facts come in layers (observed, cordoned, leaving, used by others, blocked), each replaced on its own; `nodes` is
+their join. Nothing here is durable: nodes are observed again after a restart, cordons come from the queue owner.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ class Inventory:
         self._foreign: dict[NodeId, Resources] = {}
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._blocks: dict[NodeId, _Block] = {}
+        self._leaving: dict[NodeId, str] = {}
+        self._idle_since_s: dict[NodeId, float] = {}
+        self._now_s = 0.0
         self._nodes: dict[NodeId, NodeSpec] = {}
         self._log: ChangeLog[NodeId] = ChangeLog(floor=version)
         self._most: dict[NodeShape, int] = {}
@@ -85,6 +88,7 @@ class Inventory:
         A lost node stays, as LOST, until `forget`: the planner has to see that members were on it. A node that is
         seen again is no longer lost.
         """
+        self._now_s = now_s
         seen = {node.id: node for node in nodes}
         newly_lost = sorted(id for id in self._observed if id not in seen and id not in self._lost)
         for id in newly_lost:
@@ -101,6 +105,7 @@ class Inventory:
         """Drop a lost node that nothing refers to any more; a live one stays."""
         if self._lost.pop(node, None) is None:
             return
+        self._idle_since_s.pop(node, None)
         for layer in (self._observed, self._foreign_seen, self._foreign, self._holders, self._blocks, self._nodes):
             layer.pop(node, None)
         self._touch(node)
@@ -114,9 +119,14 @@ class Inventory:
         """What is in use on each node, what our groups hold of it, and who is known to use the rest.
 
         The two are never read at the same instant, so a difference counts only when two observations running show
-        it, and then only the smaller of the two.
+        it, and then only the smaller of the two. A node with nothing in use at all is idle since the first observation
+        that showed it so.
         """
         for id in sorted(self._observed):
+            if id in used and not used[id] and id not in self._lost:
+                self._idle_since_s.setdefault(id, self._now_s)
+            else:  # in use, or not known
+                self._idle_since_s.pop(id, None)
             excess = (used.get(id, Resources()) - held.get(id, Resources())).floor_zero()
             before = self._foreign_seen.get(id, Resources())
             self._foreign_seen[id] = excess
@@ -128,6 +138,13 @@ class Inventory:
         """The cordons in force, from the queue owner."""
         self._cordons = dict(cordons)
         for id in sorted(self._observed):
+            self._join(id)
+
+    def set_leaving(self, leaving: Mapping[NodeId, str]) -> None:
+        """Nodes that their group is giving back, and why: nothing new goes there."""
+        changed = {id for id in {*leaving, *self._leaving} if leaving.get(id) != self._leaving.get(id)}
+        self._leaving = dict(leaving)
+        for id in sorted(changed & self._observed.keys()):
             self._join(id)
 
     def block(self, nodes: tuple[NodeId, ...], until_s: float, reason: str) -> None:
@@ -161,6 +178,8 @@ class Inventory:
             node = replace(node, health=NodeHealth.DRAINING, reason=cordon.reason, drain_deadline_s=by_s)
         elif cordon is not None and node.health is NodeHealth.OK:
             node = replace(node, health=NodeHealth.CORDONED, reason=cordon.reason)
+        elif id in self._leaving and node.health is NodeHealth.OK:
+            node = replace(node, health=NodeHealth.CORDONED, reason=self._leaving[id])
         elif block is not None and not node.reason:
             node = replace(node, reason=block.reason)
         joined = replace(
@@ -168,6 +187,7 @@ class Inventory:
             foreign=self._foreign.get(id, Resources()),
             foreign_holders=self._holders.get(id, ()),
             blocked_until_s=block.until_s if block is not None else node.blocked_until_s,
+            idle_since_s=self._idle_since_s.get(id, node.idle_since_s),
         )
         if self._nodes.get(id) != joined:
             self._nodes[id] = joined

@@ -132,3 +132,30 @@ def test_a_declared_pool_stands_for_its_nodes_and_the_others_stay() -> None:
     pool = NodeShape(Resources.of({"GPU": 8, "CPU": 1000}), 10, (("gpu", "h100"),))
     assert with_pools(seen, (pool,)) == (pool, seen[1])
     assert with_pools(seen, ()) == seen
+
+
+def test_a_node_with_nothing_in_use_at_all_is_idle_since_it_was_first_seen_so() -> None:
+    inventory = two_nodes()
+    inventory.observe((node("n1"), node("n2")), 10.0)
+    inventory.observe_foreign({N1: gpus(0), N2: gpus(0, 1)}, {}, {})
+    inventory.observe((node("n1"), node("n2")), 20.0)
+    inventory.observe_foreign({N1: gpus(0), N2: gpus(0)}, {}, {})
+    assert (inventory.nodes[N1].idle_since_s, inventory.nodes[N2].idle_since_s) == (10.0, 20.0)
+    inventory.observe_foreign({N1: gpus(1)}, {}, {})  # Ray says nothing of n2: that is not "nothing in use"
+    assert (inventory.nodes[N1].idle_since_s, inventory.nodes[N2].idle_since_s) == (None, None)
+
+
+def test_nothing_new_goes_to_a_node_that_its_group_gives_back() -> None:
+    inventory = two_nodes()
+    inventory.set_leaving({N1: "idle for 300 s"})
+    assert inventory.nodes[N1].health is NodeHealth.CORDONED
+    assert inventory.nodes[N1].reason == "idle for 300 s"
+    inventory.set_leaving({})
+    assert inventory.nodes[N1].health is NodeHealth.OK
+
+
+def test_a_drain_is_stronger_than_leaving() -> None:
+    inventory = two_nodes()
+    inventory.set_leaving({N1: "idle for 300 s"})
+    inventory.set_cordons({N1: NodeCordoned(N1, "repair", 50.0, 2.0)})
+    assert (inventory.nodes[N1].health, inventory.nodes[N1].reason) == (NodeHealth.DRAINING, "repair")
