@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from rayorch.core.events import Event, QueueSet, Submitted
 from rayorch.core.queues import QueueTree
 from rayorch.core.types import (
+    MODEL_LABEL,
     Device,
     Kind,
     Member,
@@ -26,13 +27,14 @@ def gpus(amount: float, cpus: float = 0) -> Resources:
     return Resources.of({"GPU": amount, "CPU": cpus})
 
 
-def node(name: str, gpu: int = 4, cpu: int = 16, rack: str = "") -> NodeSpec:
-    """A node with devices 0 to gpu-1, in a rack if one is named."""
+def node(name: str, gpu: int = 4, cpu: int = 16, rack: str = "", model: str = "") -> NodeSpec:
+    """A node with devices 0 to gpu-1, of a model and in a rack if one is named."""
     return NodeSpec(
         id=NodeId(name),
         name=name,
         total=Resources.of({"GPU": gpu, "CPU": cpu}),
-        devices=tuple(Device(i) for i in range(gpu)),
+        devices=tuple(Device(i, model) for i in range(gpu)),
+        labels=((MODEL_LABEL, model),) if model else (),
         topology=(("rack", rack),) if rack else (),
     )
 

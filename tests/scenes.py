@@ -9,6 +9,7 @@ from typing import Any
 from rayorch.core.decisions import Plan, Reserve, Resize, Scale, Start, Stop, WaitReason
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
+    MODEL_LABEL,
     Allocation,
     Demand,
     Device,
@@ -47,15 +48,17 @@ def node(
     zone: str | None = None,
     cpu: float = 64,
     health: NodeHealth = NodeHealth.OK,
+    model: str = "",
     **changes: Any,
 ) -> NodeSpec:
-    """A node whose id is its name. Further fields of NodeSpec by keyword."""
+    """A node whose id is its name; its GPUs of one model, if one is named. Further fields of NodeSpec by keyword."""
     path = [(level, value) for level, value in (("zone", zone), ("rack", rack)) if value is not None]
     spec = NodeSpec(
         id=NodeId(name),
         name=name,
         total=Resources.of({"GPU": gpu, "CPU": cpu}),
-        devices=tuple(Device(index) for index in range(gpu)),
+        devices=tuple(Device(index, model) for index in range(gpu)),
+        labels=((MODEL_LABEL, model),) if model else (),
         topology=tuple(path),
         health=health,
     )

@@ -125,6 +125,7 @@ class WaitReason(StrEnum):
     PRIORITY = "Priority"  # others go first and take the room
     RESOURCES = "Resources"  # not enough is free in all
     FRAGMENTED = "Fragmented"  # enough is free, but not in pieces of the needed size
+    ACCELERATOR = "Accelerator"  # enough is free, but not on GPUs of one model that it may have
     TOPOLOGY = "Topology"  # enough is free, but not within one domain
     NODES_UNAVAILABLE = "NodesUnavailable"  # it would fit if cordoned, draining or blocked nodes came back
     FOREIGN_USE = "ForeignUse"  # it would fit if GPUs used outside grants came back

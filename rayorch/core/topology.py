@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.types import NodeId, NodeSpec
@@ -69,6 +69,10 @@ class Topology:
         if level not in self.levels:
             return ()
         return tuple(reversed(self.levels[self.levels.index(level) :]))
+
+    def of_model(self, model: str, nodes: Sequence[NodeId]) -> Sequence[NodeId]:
+        """Those of the nodes whose GPUs are of the model; all of them for an empty one."""
+        return [node for node in nodes if self.models.get(node) == model] if model else nodes
 
     def domain_of(self, level: str, node: NodeId) -> Domain | None:
         """The domain of a level that the node is in."""

@@ -178,6 +178,27 @@ def check_gangs(seen: Snapshot, made: Plan) -> None:
             if rack is not None and isinstance(decision, Start):
                 domains = {next(n for n in seen.nodes if n.id == m.node).domain(rack) for m in members}
                 assert len(domains) == 1
+    check_models(seen, made)
+
+
+def check_models(seen: Snapshot, made: Plan) -> None:
+    """A gang's GPUs are of one of the models that it names, what it holds and what it is promised included."""
+    models = {n.id: n.model for n in seen.nodes}
+    workloads = {w.id: w for w in seen.workloads}
+    members = {a.workload: list(a.members) for a in seen.allocations if workloads[a.workload].state is State.RUNNING}
+    for decision in made.decisions:
+        match decision:
+            case Start():
+                members[decision.workload] = list(decision.members)
+            case Resize():
+                members[decision.workload] += decision.add
+            case Reserve():
+                members.setdefault(decision.workload, []).extend(decision.members)
+    for id, seats in members.items():
+        if workloads[id].spec.accelerators:
+            used = {models[m.node] for m in seats if m.bundle.gpu_units}
+            assert len(used) <= 1
+            assert used <= set(workloads[id].spec.accelerators)
 
 
 def check_quota(seen: Snapshot, made: Plan) -> None:
@@ -239,12 +260,14 @@ def check_minimal(seen: Snapshot, made: Plan) -> None:
         workload = next(w for w in seen.workloads if w.id == kept.order.beneficiary)
         if workload.state is State.PENDING and workload.spec.topology.required is None:
             bundle, count = workload.spec.roles[0].bundle, workload.spec.roles[0].min_count
-            fitting = 0
+            fitting: dict[str, int] = {}
             for place in seen.nodes:
+                kind = place.model if workload.spec.accelerators else ""
                 while room.fits(place.id, bundle):
                     room.take(place.id, bundle)
-                    fitting += 1
-            assert fitting < count or quota_needs(seen, workload)
+                    fitting[kind] = fitting.get(kind, 0) + 1
+            most = max(fitting.get(kind, 0) for kind in workload.spec.accelerators or ("",))
+            assert most < count or quota_needs(seen, workload)
 
 
 def quota_needs(seen: Snapshot, workload: Workload) -> bool:
@@ -275,10 +298,13 @@ small_queues = st.sampled_from(
 )
 
 
+models = st.sampled_from(["H100", "H100", "A100", ""])
+
+
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
     nodes = [
-        node(f"n{i}", draw(st.integers(1, 4)), rack=f"r{draw(st.integers(0, 1))}")
+        node(f"n{i}", draw(st.integers(1, 4)), rack=f"r{draw(st.integers(0, 1))}", model=draw(models))
         for i in range(draw(st.integers(1, 3)))
     ]
     workloads = []
@@ -294,6 +320,7 @@ def worlds(draw: st.DrawFn) -> World:
                 priority=draw(st.integers(0, 1) if i < early else st.integers(0, 3)),
                 kind=draw(st.sampled_from([Kind.TRAIN, Kind.TRAIN, Kind.SERVE])),
                 rack=draw(st.sampled_from(["", "", "preferred", "required"])),
+                accelerators=draw(st.sampled_from([(), (), ("H100",), ("H100", "A100"), ("A100", "H100")])),
                 preemptible=draw(st.sampled_from([True, True, False])),
                 submitted_s=float(draw(st.integers(0, 3))),
             )

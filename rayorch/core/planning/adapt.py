@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rayorch.core.decisions import GangDemand, Scale
-from rayorch.core.planning.claims import Claim, growth_claim, staying
+from rayorch.core.planning.claims import Claim, Shape, growth_claim, staying
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
-from rayorch.core.types import Kind, Member, MemberPhase, NodeId, State, Workload
+from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload
 
 MAX_WAITING = 1000
 """Most waiting gangs that the scale policy is shown."""
@@ -78,9 +78,18 @@ def _coveted(draft: Draft) -> frozenset[NodeId]:
     """
     holders = set(draft.closed.values())
     waiting = {c.shape for c in draft.unplaced if c.id not in holders and c.shape not in draft.hopeless}
-    pieces = tuple(sorted({bundle for shape in waiting for bundle, _ in shape.bundles}, key=repr))
-    room = draft.now.room
-    return frozenset(n for n in draft.facts.topology.nodes if any(room.fits(n, piece) for piece in pieces))
+    pieces = sorted({(bundle, _models(shape, bundle)) for shape in waiting for bundle, _ in shape.bundles}, key=repr)
+    room, models = draft.now.room, draft.facts.topology.models
+
+    def coveted(node: NodeId) -> bool:
+        return any((not ok or models.get(node) in ok) and room.fits(node, piece) for piece, ok in pieces)
+
+    return frozenset(node for node in draft.facts.topology.nodes if coveted(node))
+
+
+def _models(shape: Shape, bundle: Resources) -> tuple[str, ...]:
+    """The accelerator models that one piece may have, empty: any."""
+    return shape.accelerators if bundle.gpu_units else ()
 
 
 def scale(draft: Draft) -> Scale:

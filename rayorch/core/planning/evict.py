@@ -9,16 +9,17 @@ room for. So no two workloads evict each other in turn.
 The set is found by what-ifs on copies: surplus seats alone, then whole attempts too. The seats are chosen where least
 work is lost, everything that frees nothing there is dropped, and then every single move that the claim does not need.
 After Kueue's preemption (candidates, remove, add back); differs in that victims are chosen by lost work, and surplus
-seats go before whole attempts.
+seats go before whole attempts. A claim that may have several accelerator models is looked at once for each: where
+least work is lost, and where that is equal the model that it prefers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Reserve, Stop
-from rayorch.core.planning.claims import Claim, removable
+from rayorch.core.planning.claims import Claim, Shape, removable
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
 from rayorch.core.planning.seats import Search, fill, find
 from rayorch.core.policy import SortKey
@@ -54,13 +55,11 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     if draft.budget <= 0:
         return False
     moves = _allowed(draft, claim, cause)
-    if not moves or not _could_suffice(draft, claim, moves):
+    trials = [Trial(draft, claim, shape, cause is StopCause.RECLAIMED) for shape in claim.shape.by_model]
+    ways = [found for trial in trials if _could_suffice(trial, moves) and (found := _search(trial, moves)) is not None]
+    if not ways:
         return False
-    trial = Trial(draft, claim, cause is StopCause.RECLAIMED)
-    found = _search(trial, moves)
-    if found is None:
-        return False
-    _order(draft, claim, cause, found)
+    _order(draft, claim, cause, min(ways, key=lambda found: found.cost_gpu_s))
     return True
 
 
@@ -188,15 +187,16 @@ def _names(amount: Resources) -> frozenset[str]:
     return frozenset(name for name, _ in amount)
 
 
-def _could_suffice(draft: Draft, claim: Claim, moves: Sequence[Move]) -> bool:
+def _could_suffice(trial: Trial, moves: Sequence[Move]) -> bool:
     """A cheap look before any what-if: all that is free or could be freed, against what is claimed."""
-    free = draft.soon.room.free_gpu_units
-    need = claim.resources.gpu_units
+    if not moves:
+        return False
+    missing = trial.missing_gpu_units
     for move in moves:
-        if free >= need:
+        if missing <= 0:
             break
-        free += move.frees.gpu_units
-    return free >= need
+        missing -= trial.freed_gpu_units(move)
+    return missing <= 0
 
 
 # ---------------------------------------------------------------- what-ifs
@@ -204,11 +204,36 @@ def _could_suffice(draft: Draft, claim: Claim, moves: Sequence[Move]) -> bool:
 
 @dataclass(slots=True)
 class Trial:
-    """What-ifs for one claim."""
+    """What-ifs for one claim, of the given shape: its own, with one accelerator model where it names several."""
 
     draft: Draft
     claim: Claim
+    shape: Shape
     within_share: bool
+
+    @property
+    def model(self) -> str:
+        """The model that the claim's GPUs must be of, empty: any."""
+        return self.shape.accelerators[0] if self.shape.accelerators else ""
+
+    @property
+    def missing_gpu_units(self) -> int:
+        """How much more GPU must come free than will be anyway, of the right model."""
+        room = self.draft.soon.room
+        free = room.free_gpu_units
+        if self.model:
+            free = sum(room.gpu_units(node) for node, model in self._models.items() if model == self.model)
+        return self.claim.resources.gpu_units - free
+
+    def freed_gpu_units(self, move: Move) -> int:
+        """What a move frees of GPUs of the right model."""
+        if not self.model:
+            return move.frees.gpu_units
+        return sum(m.bundle.gpu_units for m in move.members if self._models.get(m.node) == self.model)
+
+    @property
+    def _models(self) -> Mapping[NodeId, str]:
+        return self.draft.facts.topology.models
 
     def seats(self, moves: Sequence[Move], within: tuple[NodeId, ...] | None = None) -> tuple[NodeId, ...] | None:
         """The claim's seats once these moves have taken effect; None: it doesn't fit, or the budget is spent.
@@ -228,8 +253,8 @@ class Trial:
             return None
         search = self._search(books, moves)
         if within is not None:
-            return fill(self.claim.shape.bundles, within, search)
-        return find(self.claim.shape.loose, search)
+            return fill(self.shape.bundles, within, search.on(self.model))
+        return find(self.shape.loose, search)
 
     def _search(self, books: Books, moves: Sequence[Move]) -> Search:
         """Seats are scored by the work that is lost there, then as always."""
@@ -255,10 +280,11 @@ class Trial:
         need = self.claim.resources.gpu_units
 
         def domain_score(domain: Domain) -> SortKey:
-            really_free = sum(self.draft.soon.room.gpu_units(node) for node in domain.nodes)
+            right = self.draft.facts.topology.of_model(self.model, domain.nodes)
+            really_free = sum(self.draft.soon.room.gpu_units(node) for node in right)
             return (max(0, need - really_free) / UNIT, *plain.domain_score(domain))
 
-        return Search(plain.rooms, plain.topology, score, domain_score, plain.closed)
+        return replace(plain, score=score, domain_score=domain_score)
 
 
 def freed_by(moves: Sequence[Move]) -> list[tuple[QueueId, tuple[Member, ...]]]:
@@ -300,11 +326,10 @@ def _search(trial: Trial, moves: list[Move]) -> Found | None:
 
 def _cheapest(trial: Trial, first: list[Move], moves: list[Move]) -> Found | None:
     """All of `first` and some of `moves`: no more of the dearer ones are looked at than it takes to find a place."""
-    missing = trial.claim.resources.gpu_units - trial.draft.soon.room.free_gpu_units
-    missing -= sum(move.frees.gpu_units for move in first)
+    missing = trial.missing_gpu_units - sum(trial.freed_gpu_units(move) for move in first)
     count = 0
     while count < len(moves) and (missing > 0 or count == 0):
-        missing -= moves[count].frees.gpu_units
+        missing -= trial.freed_gpu_units(moves[count])
         count += 1
     while moves:
         found = _reduced(trial, [*first, *moves[:count]])
@@ -349,8 +374,8 @@ def _single(trial: Trial, stops: list[Move], found: Found) -> Found:
     """One attempt in place of several moves, if it alone makes room and loses less work."""
     if len(found.moves) < 2:
         return found
-    missing = trial.claim.resources.gpu_units - trial.draft.soon.room.free_gpu_units
-    large = [move for move in stops if move.frees.gpu_units >= missing]
+    missing = trial.missing_gpu_units
+    large = [move for move in stops if trial.freed_gpu_units(move) >= missing]
     for move in large[:SINGLE_VICTIMS]:
         if move.cost_gpu_s >= found.cost_gpu_s:
             break

@@ -64,19 +64,23 @@ def hold(draft: Draft, claim: Claim) -> bool:
     empty = draft.idle()
     plain = draft.search(empty)
 
+    def in_use(node: NodeId) -> int:
+        return empty.free(node).gpu_units - draft.soon.room.free(node).gpu_units
+
     def least_used_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        in_use = empty.free(node).gpu_units - draft.soon.room.free(node).gpu_units
-        return (in_use, *plain.score(bundle, node, free))
+        return (in_use(node), *plain.score(bundle, node, free))
 
     search = replace(
         plain,
         score=least_used_first,
         domain_score=lambda d: (-sum(draft.soon.room.gpu_units(node) for node in d.nodes),),
     )
-    nodes = find(claim.shape.loose, search)
-    if nodes is None:
+    found = [nodes for shape in claim.shape.by_model if (nodes := find(shape.loose, search)) is not None]
+    if not found:
         draft.no_room.add(key)
         return False
+    # Of several accelerator models the one that is in use least, then the preferred one.
+    nodes = min(found, key=lambda nodes: sum(in_use(node) for node in set(nodes)))
     draft.heads.add(claim.queue)
     members = tuple(ask.on(node, ()) for ask, node in zip(claim.asks, nodes, strict=True))
     draft.close(claim, nodes)

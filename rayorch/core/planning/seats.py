@@ -51,8 +51,7 @@ class Search:
 
     def free_gpu_units(self, nodes: Sequence[NodeId]) -> int:
         """Free GPU units on open nodes of the right model, in the tightest room."""
-        if self.model:
-            nodes = [node for node in nodes if self.has_model(node)]
+        nodes = self.topology.of_model(self.model, nodes)
         if nodes is self.topology.nodes and not self.closed:
             return min(room.free_gpu_units for room in self.rooms)
         return min(sum(room.gpu_units(n) for n in nodes if n not in self.closed) for room in self.rooms)

@@ -15,6 +15,7 @@ from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_
 from rayorch.core.quota import Shortage
 from rayorch.core.room import Room
 from rayorch.core.types import (
+    GPU,
     UNIT,
     Member,
     NodeHealth,
@@ -90,17 +91,47 @@ def _room_waits(draft: Draft, shape: Shape) -> list[Wait]:
     found += _out_of_service(draft, shape)
     if not _could_ever_fit(draft, shape):
         draft.hopeless.add(shape)
-        need = _gpus(shape)
-        most = max((node.total.gpu_units for node in draft.facts.snapshot.nodes), default=0) / UNIT
-        detail = f"no set of the {len(draft.facts.nodes)} nodes could take it, even if nothing else ran"
-        found.append(
-            Wait(WaitReason.NEVER_FITS_NOW, detail, True, need, most, "GPU", (), UNBLOCKS[WaitReason.NEVER_FITS_NOW])
-        )
+        found.append(_never(draft, shape))
     return found
 
 
+def _never(draft: Draft, shape: Shape) -> Wait:
+    models = draft.facts.topology.models
+    nodes = [n for n in draft.facts.snapshot.nodes if not shape.accelerators or models.get(n.id) in shape.accelerators]
+    most = max((node.total.gpu_units for node in nodes), default=0) / UNIT
+    kind = f" with {' or '.join(shape.accelerators)}" if shape.accelerators else ""
+    detail = f"no set of the {len(nodes)} nodes{kind} could take it, even if nothing else ran"
+    mixed = [node.name for node in draft.facts.snapshot.nodes if len(node.models) > 1] if shape.accelerators else []
+    if mixed:
+        detail += f"; nodes with several models do not count: {', '.join(mixed[:4])}"
+    return _wait(WaitReason.NEVER_FITS_NOW, detail, _gpus(shape), most, "GPU", ())
+
+
 def _amounts(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
-    """Not enough in all, or not in pieces of that size, or not within one domain."""
+    """What is lacking of the room that is free, whatever its models, and then of each model that would do."""
+    if not shape.accelerators:
+        return _lacks(draft, shape, search)
+    if find(shape, search) is not None:
+        return []
+    anything = replace(shape, accelerators=())
+    found = _lacks(draft, anything, search)
+    free = {model: max(0, free_total(search.on(model), GPU)) for model in shape.accelerators}
+    others = free_total(search, GPU) - sum(free.values())
+    if found and max(free.values()) >= free_total(search, GPU):
+        return found  # all that is free is of one such model: that there are others makes no difference
+    lacking = [(model, wait) for model in free for wait in _lacks(draft, anything, search.on(model))[:1]]
+    details = [f"{model}: {wait.detail}" for model, wait in lacking]
+    if others > 0:
+        details.append(f"{_amount(others)} GPU of other models are free")
+    blockers = _holders_on(draft, shape.accelerators)
+    found.append(
+        _wait(WaitReason.ACCELERATOR, "; ".join(details), _gpus(shape), max(free.values()) / UNIT, "GPU", blockers)
+    )
+    return found
+
+
+def _lacks(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
+    """Not enough in all, or not in pieces of that size, or not within one domain; on GPUs of the search's model."""
     need = total(bundle.times(count) for bundle, count in shape.bundles)
     found: list[Wait] = []
     for name, units in need:
@@ -209,6 +240,17 @@ def _holders(
                 held.append((-units, workload.id))
         draft.holders[key] = tuple(id for _, id in sorted(held)[: MAX_BLOCKERS + 1])
     return tuple(id for id in draft.holders[key] if id != other_than)[:MAX_BLOCKERS]
+
+
+def _holders_on(draft: Draft, accelerators: tuple[str, ...]) -> tuple[WorkloadId, ...]:
+    """Who holds most GPUs of these models."""
+    models = draft.facts.topology.models
+    held: list[tuple[int, WorkloadId]] = []
+    for workload, allocation in draft.facts.live():
+        units = sum(m.bundle.gpu_units for m in allocation.members if models.get(m.node) in accelerators)
+        if units:
+            held.append((-units, workload.id))
+    return tuple(id for _, id in sorted(held)[:MAX_BLOCKERS])
 
 
 def _unheld(search: Search) -> Search:
