@@ -29,6 +29,8 @@ from rayorch.adapters.ray_nodes import used_by_node
 from rayorch.adapters.ray_serve import app_spec, seats_in_use
 from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
 from rayorch.core.allocations import AllocationChanges, Allocations
+from rayorch.core.bound_devices import bundle_of
+from rayorch.core.device_binding import with_devices
 from rayorch.core.errors import ClusterError, SpecError, StalePlanError
 from rayorch.core.queues import LIVE
 from rayorch.core.reports import SeatInUse
@@ -197,7 +199,7 @@ class AllocatorShell:
         deadline_s = self._books.allocations[workload, attempt].deadline_s
         name = group_name(self._settings.instance, workload, attempt, surplus)
         try:
-            group = create_group(name, tuple(s.bundle for s in seats), tuple(s.node for s in seats))
+            group = create_group(name, tuple(bundle_of(s) for s in seats), tuple(s.node for s in seats))
             ready = await self._call(group.wait, max(0.1, deadline_s - time.time()))
         except Exception as error:  # noqa: BLE001 - whatever Ray raises, the seats were not got
             self._books.fail(workload, attempt, surplus, f"placement group {name} could not be made: {error}")
@@ -373,12 +375,13 @@ def serve_groups(instance: str, workloads: Iterable[Workload]) -> list[WorldGrou
         except SpecError as error:
             log.info("%s has no groups of Serve's: %s", workload.id, error)
             continue
-        bundle_of = {deployment: role.bundle for role, deployment in app.roles}
+        bundles = {deployment: role.bundle for role, deployment in app.roles}
         bundle = app.roles[0][0].bundle  # with one role its deployment may be unnamed
         for number, seat in enumerate(seats_in_use(app.name), start=1):
             name = group_name(instance, workload.id, workload.attempt, number)
-            bundles = ((NodeId(seat.node_id), bundle_of.get(seat.role, bundle)),)
-            found.append(WorldGroup(name, seat.group_id, bundles, created=True))
+            takes = bundles.get(seat.role, bundle)
+            takes = with_devices(takes, seat.devices) if seat.exact else takes
+            found.append(WorldGroup(name, seat.group_id, ((NodeId(seat.node_id), takes),), created=True))
     return found
 
 

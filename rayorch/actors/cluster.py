@@ -14,9 +14,12 @@ from typing import Any, TypeVar
 import ray
 
 from rayorch.actors.allocator import GroupsOf, Reservation
+from rayorch.actors.inventory import Sight
 from rayorch.actors.names import allocator_name, find, inventory_name, queues_name
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.core.allocations import gang_of
+from rayorch.core.capacity import Capacity
+from rayorch.core.bound_devices import bundle_of
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError
@@ -38,6 +41,7 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
 )
+from rayorch.core.views import AutoscalerView
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +76,9 @@ class RayCluster:
         self.workloads: dict[WorkloadId, Workload] = {}
         self.nodes: dict[NodeId, NodeSpec] = {}
         self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
+        self.capacity = Capacity()
+        self.autoscaler: AutoscalerView | None = None
+        self._capacity_version = -1
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._forgotten: list[WorkloadId] = []
         self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
@@ -120,24 +127,23 @@ class RayCluster:
         the answers look old (the queue owner renews them when it sees such a step).
         """
         now_s = time.time()
-        changed, observed, (booked, synced) = _answers(
+        changed, sight, (booked, synced) = _answers(
             [
                 self._queues.changes_since.remote((self._versions.queues, self._renewals)),
-                self._inventory.changes_since.remote(self._versions.inventory),
+                self._inventory.sight_since.remote((self._versions.inventory, self._capacity_version)),
                 self._allocator.changes_since.remote(self._versions.allocations),
             ]
         )
         self._take_queues(changed)
-        full = observed.full
-        _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
+        inventory, full = self._take_sight(sight), sight.nodes.full
         if self._cordons != self._pushed_cordons or (full and self._cordons):
             # Not a turn may pass without the cordons: whoever set one was told that nothing new comes.
             self._pushed_cordons = dict(self._cordons)
             calls = [self._inventory.set_cordons.remote(tuple(self._cordons.values()))]
-            observed = _answers([*calls, self._inventory.changes_since.remote(observed.version)])[1]
-            _merge(self.nodes, observed.full, {n.id: n for n in observed.nodes}, observed.removed)
+            calls.append(self._inventory.sight_since.remote((inventory, self._capacity_version)))
+            inventory = self._take_sight(_answers(calls)[1])
         _merge(self.allocations, booked.full, {(a.workload, a.attempt): a for a in booked.allocations}, booked.removed)
-        self._versions = Versions(changed.version, observed.version, booked.version)
+        self._versions = Versions(changed.version, inventory, booked.version)
         self._renewals = changed.renewals
         if full:
             self._pushed_served = None  # a new inventory would take Serve's seats for foreign use
@@ -150,7 +156,17 @@ class RayCluster:
             nodes=tuple(sorted(self.nodes.values(), key=lambda n: n.id)),
             allocations=tuple(sorted(self.allocations.values(), key=lambda a: (a.workload, a.attempt))),
             synced=synced,
+            capacity=self.capacity,
         )
+
+    def _take_sight(self, sight: Sight) -> int:
+        """Nodes and groups of one moment; answers with the inventory's version."""
+        nodes = sight.nodes
+        _merge(self.nodes, nodes.full, {n.id: n for n in nodes.nodes}, nodes.removed)
+        if sight.capacity is not None or sight.capacity_version != self._capacity_version:
+            self.capacity = sight.capacity or Capacity()
+        self._capacity_version, self.autoscaler = sight.capacity_version, sight.autoscaler
+        return nodes.version
 
     def _take_queues(self, changed: QueueChanges) -> None:
         self.queue_specs = {spec.id: spec for spec in changed.queues}
@@ -189,7 +205,7 @@ class RayCluster:
             if 0 in allocation.gang:
                 continue  # a gang with a group of its own is no Serve application
             for member in allocation.members:
-                charged[member.node] = charged.get(member.node, Resources()) + member.bundle
+                charged[member.node] = charged.get(member.node, Resources()) + bundle_of(member)
         return charged
 
     # ------------------------------------------------------------ acting
@@ -197,7 +213,7 @@ class RayCluster:
     def commit(self, plan: Plan) -> tuple[Outcome, ...]:
         """Commit the plan's decisions: what frees room first, then starts, all of one kind in one round of calls.
 
-        The demand for capacity goes out last: nobody on this cluster waits for it.
+        Capacity comes last: nobody on this cluster waits for it.
         """
         outcomes: dict[int, Outcome] = {}
         starts: list[tuple[int, Start]] = []
@@ -218,7 +234,7 @@ class RayCluster:
                 case Reserve():
                     outcomes[index] = Outcome(decision, True)  # a promise within the plan; nothing to carry out
         outcomes.update(self._start(starts, plan.versions))
-        outcomes.update((index, self._demand(scale)) for index, scale in scales)
+        outcomes.update((index, self._scale(scale)) for index, scale in scales)
         return tuple(outcomes[index] for index in sorted(outcomes))
 
     def _reply(self, method: Any, request: object) -> Reply:
@@ -281,21 +297,31 @@ class RayCluster:
             self._allocator.create.remote(added)
         return _outcome(resize, reply)
 
-    def _demand(self, scale: Scale) -> Outcome:
+    def _scale(self, scale: Scale) -> Outcome:
+        """State the demand, and change the node groups where they are ours to change."""
+        self._demand(scale)
+        if not scale.changes:
+            return Outcome(scale, True)
+        refusals = _answers([self._inventory.change_groups.remote(scale.changes)])[0]
+        for refusal in refusals:
+            log.info("refused: %s", refusal)
+        return Outcome(scale, not refusals, "; ".join(refusals))
+
+    def _demand(self, scale: Scale) -> None:
         """Tell Ray's autoscaler about whole gangs, held and wanted, if that has changed or was long ago.
 
         The turn does not wait for the answer; a call that failed is made again in a later turn.
         """
         if self._demand_call is not None and not self._demand_taken(self._demand_call):
-            return Outcome(scale, True)
+            return
         gangs = (*scale.held, *scale.wanted)
         stale = time.monotonic() - self._demand_sent_s > DEMAND_PERIOD_S
         if gangs != self._sent_demand or stale:
             bundles = [bundle.to_floats() for gang in gangs for bundle in gang.bundles]
-            self._demand_call = self._coordinator.set_gang_demand.remote(bundles, [{} for _ in bundles])
+            selectors = [dict(gang.selector) for gang in gangs for _ in gang.bundles]
+            self._demand_call = self._coordinator.set_gang_demand.remote(bundles, selectors)
             self._demand_sent_s = time.monotonic()
             self._sent_demand = gangs
-        return Outcome(scale, True)
 
     def _demand_taken(self, call: Any) -> bool:
         """Whether the last demand has been answered, or given up: then the next one may go out."""

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rayorch.core.bound_devices import merge_observed
 from rayorch.core.grants import Grant
 from rayorch.core.reports import (
     AttemptReport,
@@ -200,6 +201,8 @@ class AttemptHub:
         if self.lapsed.is_set():
             return False
         self._note(report)
+        if isinstance(report, SeatsInUse) and self.kind is not Kind.SERVE:
+            return True  # of devices; the controller sees it here
         for waiting in [w for w in self._outbox if supersedes(report, w.report)]:
             self._outbox.remove(waiting)
             waiting.delivered.set()
@@ -231,6 +234,8 @@ class AttemptHub:
                     self.left_s = self.now_s()
                     self._wake()
             case SeatsInUse(seats=seats):
+                if self.kind is not Kind.SERVE:
+                    seats = merge_observed(self._view.in_use or (), seats)
                 self._set_view(replace(self._view, in_use=seats))
             case _:
                 pass

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
+from rayorch.core.device_binding import device_resource
 from rayorch.core.errors import ClusterError, SpecError
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class RedisStore:
 class EmulationSpec:
     """`nodes` nodes with `gpus` emulated GPUs and `cpus` CPUs each, spread over `racks` racks in equal runs.
 
-    `head_cpus`: CPUs of the head, which has no GPU. `redis`: None for a head that forgets everything when it dies.
+    `head_cpus`: CPUs of the head, which has no GPU. `exact_devices`: each GPU is a resource of its own too (gpu0, …), so
+    that rayorch can choose among them. `redis`: None for a head that forgets everything when it dies.
     """
 
     nodes: int
@@ -58,6 +60,7 @@ class EmulationSpec:
     cpus: int = 16
     head_cpus: int = 8
     dashboard_port: int | None = None
+    exact_devices: bool = False
     redis: RedisStore | None = None
 
     @staticmethod
@@ -119,6 +122,7 @@ class EmulatedCluster:
                 node = self._cluster.add_node(
                     num_cpus=self.spec.cpus,
                     num_gpus=self.spec.gpus,
+                    resources=self._device_resources(),
                     labels={"rayorch.io/name": name, "rayorch.io/rack": f"rack-{rack}"},
                 )
             except Exception as error:
@@ -129,6 +133,9 @@ class EmulatedCluster:
                 self._nodes[name] = node
                 return str(node.node_id)
         raise AssertionError("unreachable")
+
+    def _device_resources(self) -> dict[str, float]:
+        return {device_resource(i): 1 for i in range(self.spec.gpus)} if self.spec.exact_devices else {}
 
     def kill_node(self, name: str) -> None:
         """End a node as a power cut does: its processes are killed and nobody is told."""

@@ -8,7 +8,9 @@ from typing import Any
 
 import ray
 from ray._private import state as ray_state
+from ray._private import worker as ray_worker
 
+from rayorch.core.device_binding import device_index, is_exact, split_devices
 from rayorch.core.errors import ClusterError
 from rayorch.core.types import CPU, GPU, UNIT, Device, NodeHealth, NodeId, NodeSpec, Resources
 
@@ -17,6 +19,9 @@ log = logging.getLogger(__name__)
 HEAD_RESOURCE = "node:__internal_head__"
 LABEL_PREFIX = "rayorch.io/"
 MODEL_LABEL = "ray.io/accelerator-type"
+GROUP_LABELS = (LABEL_PREFIX + "group", "ray.io/node-group")
+INSTANCE_LABEL = LABEL_PREFIX + "instance"
+ANSWER_TIMEOUT_S = 10.0
 ACCELERATOR_PREFIX = "accelerator_type:"
 
 
@@ -31,24 +36,66 @@ def _amounts(raw: Mapping[str, float]) -> Resources:
     )
 
 
-def observe_nodes(levels: tuple[str, ...]) -> tuple[NodeSpec, ...]:
+Machine = tuple[str, str]
+"""The node group that a node belongs to and its machine's name there; each empty where it is not known."""
+
+
+def observe_nodes(levels: tuple[str, ...], machines: dict[NodeId, Machine] | None = None) -> tuple[NodeSpec, ...]:
     """Every node that Ray calls alive, sorted by id; its topology from the labels `rayorch.io/<level>` or `<level>`.
 
-    `levels` run from the outermost inwards. Nodes that Ray is draining carry DRAINING and Ray's deadline.
+    `levels` run from the outermost inwards. Nodes that Ray is draining carry DRAINING and Ray's deadline. `machines`
+    is kept from call to call by whoever looks often: what a node was started with never changes. ClusterError.
     """
+    machines = {} if machines is None else machines
     try:
         rows = ray.nodes()
         draining = ray_state.state.get_draining_nodes()
     except Exception as error:  # several unrelated classes while the GCS is away
         raise ClusterError(f"could not read Ray's nodes: {error}") from error
-    nodes = [_node(row, levels, draining) for row in rows if row["Alive"]]
-    return tuple(sorted(nodes, key=lambda node: node.id))
+    alive = {NodeId(row["NodeID"]): row for row in rows if row["Alive"]}
+    _identify(alive, machines)
+    return tuple(_node(alive[id], levels, draining, machines[id]) for id in sorted(alive))
 
 
-def _node(row: Mapping[str, Any], levels: tuple[str, ...], draining: Mapping[str, int]) -> NodeSpec:
+def _identify(alive: Mapping[NodeId, Mapping[str, Any]], machines: dict[NodeId, Machine]) -> None:
+    """Enter the nodes that are new and drop those that are gone.
+
+    Labels say it where whoever started the node set them; else Ray's own record of the environment that the raylet
+    was started in (RAY_NODE_TYPE_NAME, RAY_CLOUD_INSTANCE_ID: KubeRay sets the latter to the pod's name).
+    """
+    for id in machines.keys() - alive.keys():
+        del machines[id]
+    fresh = alive.keys() - machines.keys()
+    if not fresh:
+        return
+    recorded = {} if all(all(_labelled(alive[id])) for id in fresh) else _recorded_machines()
+    for id in fresh:
+        group, instance = _labelled(alive[id])
+        known_group, known_instance = recorded.get(id, ("", ""))
+        machines[id] = (group or known_group, instance or known_instance)
+
+
+def _labelled(row: Mapping[str, Any]) -> Machine:
+    labels: Mapping[str, Any] = row.get("Labels") or {}
+    group = next((str(labels[name]) for name in GROUP_LABELS if labels.get(name)), "")
+    return group, str(labels.get(INSTANCE_LABEL, ""))
+
+
+def _recorded_machines() -> dict[NodeId, Machine]:
+    """Ray's own record of each node, dead ones included."""
+    gcs: Any = ray_worker.global_worker
+    try:
+        rows = gcs.gcs_client.get_all_node_info(timeout=ANSWER_TIMEOUT_S)
+    except Exception as error:
+        raise ClusterError(f"could not read Ray's record of its nodes: {error}") from error
+    return {NodeId(row.node_id.hex()): (str(row.node_type_name), str(row.instance_id)) for row in rows.values()}
+
+
+def _node(row: Mapping[str, Any], levels: tuple[str, ...], draining: Mapping[str, int], machine: Machine) -> NodeSpec:
     labels = {str(k): str(v) for k, v in (row.get("Labels") or {}).items()}
     node_id = NodeId(row["NodeID"])
-    total = _amounts(row["Resources"])
+    amounts = _amounts(row["Resources"])
+    total, _ = split_devices(amounts)
     model = labels.get(MODEL_LABEL, "")
     deadline_ms = draining.get(node_id)
     topology = [(level, labels.get(LABEL_PREFIX + level, labels.get(level))) for level in levels]
@@ -62,11 +109,14 @@ def _node(row: Mapping[str, Any], levels: tuple[str, ...], draining: Mapping[str
         health=NodeHealth.OK if deadline_ms is None else NodeHealth.DRAINING,
         reason="" if deadline_ms is None else "Ray drains it",
         drain_deadline_s=None if not deadline_ms else deadline_ms / 1000,
+        group=machine[0],
+        instance=machine[1],
+        exact=is_exact(amounts),
     )
 
 
 def used_by_node() -> dict[NodeId, Resources]:
-    """GPUs and CPUs in use on each node, whoever uses them."""
+    """GPUs and CPUs in use on each node, whoever uses them; and which GPUs, where users name them (gpu0, …)."""
     try:
         total = ray_state.total_resources_per_node()
         available = ray_state.available_resources_per_node()
@@ -76,7 +126,8 @@ def used_by_node() -> dict[NodeId, Resources]:
     for node_id, amounts in total.items():
         if node_id in available:  # a node that has just joined has no report yet
             spent = (_amounts(amounts) - _amounts(available[node_id])).floor_zero()
-            used[NodeId(node_id)] = Resources.of_units({name: spent.units(name) for name in (CPU, GPU)})
+            counted = {name: n for name, n in spent if name in (CPU, GPU) or device_index(name) is not None}
+            used[NodeId(node_id)] = Resources.of_units(counted)
     return used
 
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rayorch.core.device_binding import device_index
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.quota import Quota
-from rayorch.core.types import GPU, MAX_UNITS, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
+from rayorch.core.types import GPU, MAX_UNITS, MODEL_LABEL, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
 from rayorch.core.wellformed import check_queue_types, check_types
 
 MAX_MEMBERS = 100_000
@@ -31,6 +32,10 @@ class NodeShape:
     def value(self, level: str) -> str | None:
         """The label's value, None when the shape does not have it."""
         return dict(self.labels).get(level)
+
+    def may_be(self, model: str) -> bool:
+        """Whether such nodes can have GPUs of the model: where nothing is said of it, as of a pool, they can."""
+        return self.total.gpu_units > 0 and self.value(MODEL_LABEL) in (None, model)
 
 
 # ---------------------------------------------------------------- what can't be right
@@ -115,6 +120,8 @@ def _check_role(role: Role) -> None:
 
 def _check_amount(field: str, amount: Resources) -> None:
     for name, units in amount:
+        if device_index(name) is not None:
+            raise SpecError(f"{field}.{name}", f"names one GPU of a node; ask for {GPU}: which one is the scheduler's choice")
         if units < 0:
             raise SpecError(f"{field}.{name}", f"must not be negative, got {units / UNIT}")
         if units > MAX_UNITS:
@@ -144,30 +151,59 @@ def check_fits_ever(spec: WorkloadSpec, idle: Quota, shapes: tuple[NodeShape, ..
             raise AdmissionError(
                 f"roles.{role.name}.bundle", f"no node could ever hold {_words(role.bundle)}; {_largest(shapes)}"
             )
+    refusal = _no_domain(spec, shapes)
+    if refusal is not None:
+        raise refusal
+    if any(role.bundle.gpu_units for role in spec.roles):
+        _check_accelerators(spec, shapes)
+
+
+def _no_domain(spec: WorkloadSpec, shapes: tuple[NodeShape, ...], model: str = "") -> AdmissionError | None:
+    """Why no domain of the required level could ever hold the gang on GPUs of the model (empty: any); None: one can."""
     level = spec.topology.required
     if level is None:
-        reason = gang_exceeds(spec, shapes)
-        if reason:
-            raise AdmissionError("roles", reason)
-        return
-    reasons = {domain: gang_exceeds(spec, inside) for domain, inside in _domains(shapes, level).items()}
+        reason = gang_exceeds(spec, shapes, model)
+        return AdmissionError("roles", reason) if reason else None
+    reasons = {domain: gang_exceeds(spec, inside, model) for domain, inside in _domains(shapes, level).items()}
     if not reasons:
-        raise AdmissionError("topology.required", f"no node has a value of the level {level!r}")
+        return AdmissionError("topology.required", f"no node has a value of the level {level!r}")
     if all(reasons.values()):
         domain, reason = sorted(reasons.items())[0]
-        raise AdmissionError("topology.required", f"no {level} could ever hold the gang; {level} {domain}: {reason}")
+        return AdmissionError("topology.required", f"no {level} could ever hold the gang; {level} {domain}: {reason}")
+    return None
 
 
-def gang_exceeds(spec: WorkloadSpec, shapes: tuple[NodeShape, ...]) -> str:
+def _check_accelerators(spec: WorkloadSpec, shapes: tuple[NodeShape, ...]) -> None:
+    """Raise AdmissionError when the gang could run here, but on GPUs of none of the models that it names."""
+    reasons: list[str] = []
+    for model in spec.accelerators:
+        if not any(shape.may_be(model) and shape.max_count for shape in shapes):
+            reasons.append(f"no node has {model}")
+        elif (refusal := _no_domain(spec, shapes, model)) is not None:
+            reasons.append(f"{model}: {refusal.message}")
+        else:
+            return
+    if reasons:
+        known = sorted({name for shape in shapes if shape.total.gpu_units and (name := shape.value(MODEL_LABEL))})
+        there = f"GPUs here are {', '.join(known)}" if known else "the models of the GPUs here are not known"
+        raise AdmissionError("accelerators", f"{'; '.join(reasons)}; {there}")
+
+
+def gang_exceeds(spec: WorkloadSpec, shapes: tuple[NodeShape, ...], model: str = "") -> str:
     """Why nodes of these shapes, all free, could not hold the gang's minimum; empty when they could.
 
-    A necessary test: each role on its own in whole bundles per node, and all roles in sum.
+    A necessary test: each role on its own in whole bundles per node, and all roles in sum. With a `model`, GPUs of
+    others don't count.
     """
+    right = tuple(shape for shape in shapes if shape.may_be(model)) if model else shapes
     for role in spec.roles:
-        room = sum(shape.max_count * _times_in(role.bundle, shape.total) for shape in shapes)
+        able = right if role.bundle.gpu_units else shapes
+        room = sum(shape.max_count * _times_in(role.bundle, shape.total) for shape in able)
         if room < role.min_count:
             return f"role {role.name} needs {role.min_count} members, there is room for {room}"
     have = total(shape.total.times(shape.max_count) for shape in shapes)
+    gpus = total(shape.total.times(shape.max_count) for shape in right)
+    have = Resources.of_units({**dict(have.items), GPU: gpus.gpu_units})
     for name, units in spec.min_resources:
         if units > have.units(name):
             return f"needs {units / UNIT:g} {name} in all, there can be {have.units(name) / UNIT:g}"

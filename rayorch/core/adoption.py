@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.allocations import bind_seats, gang_of
+from rayorch.core.bound_devices import seat_in
+from rayorch.core.device_binding import devices_of, split_devices
 from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
 from rayorch.core.types import (
@@ -30,13 +32,25 @@ from rayorch.core.types import (
 class WorldGroup:
     """A placement group as the cluster lists it: (node, resources) per bundle, the node empty while unplaced.
 
-    `created`: all its bundles are in place.
+    `created`: all its bundles are in place. A bundle of which Ray was asked for particular GPUs names them here too.
     """
 
     name: str
     group_id: str
     bundles: tuple[tuple[NodeId, Resources], ...]
     created: bool
+
+    def node(self, index: int) -> NodeId | None:
+        """Where a bundle is, None when it is not placed or there is none."""
+        return self.bundles[index][0] or None if index < len(self.bundles) else None
+
+    def devices(self, index: int) -> tuple[int, ...]:
+        """The GPUs that a bundle names."""
+        return devices_of(self.bundles[index][1]) if index < len(self.bundles) else ()
+
+    def bundle(self, index: int) -> Resources:
+        """What a bundle takes, without the names of its GPUs."""
+        return split_devices(self.bundles[index][1])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +110,9 @@ def adopt_world(
             allocation = _allocation(workload, found.get((id, workload.attempt), {}), now_s, deadline_s)
             if allocation is not None:
                 candidates.append(allocation)
-    room = Room.of(tuple(nodes), [replace(a, members=_seated(a)) for a in candidates], now_s)
-    adopt = [kept for a in candidates if (kept := _with_room(a, workloads[a.workload], room)) is not None]
+    known = {node.id: node for node in nodes}
+    room = Room.of(known.values(), [replace(a, members=_seated(a)) for a in candidates], now_s)
+    adopt = [kept for a in candidates if (kept := _with_room(a, workloads[a.workload], known, room)) is not None]
     adopted = {(a.workload, a.attempt) for a in adopt}
     for attempt, ours in found.items():
         if attempt not in adopted:
@@ -109,14 +124,16 @@ def _seated(allocation: Allocation) -> tuple[Member, ...]:
     return tuple(m for m in allocation.members if m.group_id)
 
 
-def _with_room(allocation: Allocation, workload: Workload, room: Room) -> Allocation | None:
+def _with_room(
+    allocation: Allocation, workload: Workload, nodes: Mapping[NodeId, NodeSpec], room: Room
+) -> Allocation | None:
     """Keep the seats without a group that still fit, and charge them; None when the gang is not whole then."""
     members: list[Member] = []
     for member in allocation.members:
         if member.group_id:
             members.append(member)
         elif room.fits(member.node, member.bundle):
-            members.append(replace(member, devices=room.take(member.node, member.bundle)))
+            members.append(seat_in(member, nodes, room))
     serve = workload.spec.kind is Kind.SERVE and workload.ready_s is not None
     lost = {m.surplus for m in allocation.members} - {m.surplus for m in members}
     split = any(len([m for m in members if m.surplus == n]) != _count(allocation, n) for n in allocation.gang)
@@ -176,7 +193,13 @@ def _replicas(workload: Workload, groups: Mapping[int, WorldGroup]) -> list[Memb
     by_bundle = {role.bundle: role.name for role in reversed(workload.spec.roles)}
     first = workload.spec.roles[0].name
     in_use = tuple(
-        SeatInUse(by_bundle.get(group.bundles[0][1], first), group.bundles[0][0], id)
+        SeatInUse(
+            by_bundle.get(group.bundle(0), first),
+            group.bundles[0][0],
+            id,
+            devices=group.devices(0),
+            exact=bool(group.devices(0)),
+        )
         for id, group in sorted(there.items())
     )
     members = list(bind_seats(seats, in_use))
@@ -193,17 +216,18 @@ def _member(seat: Member, group: WorldGroup | None) -> Member:
     if group is None:
         return seat
     phase = MemberPhase.READY if group.created else MemberPhase.CREATING
-    node = group.bundles[seat.bundle_index][0] if seat.bundle_index < len(group.bundles) else seat.node
-    if node in ("", seat.node):
-        return replace(seat, phase=phase, group_id=group.group_id)
-    return replace(seat, phase=phase, group_id=group.group_id, node=node, devices=())
+    devices = group.devices(seat.bundle_index)
+    node = group.node(seat.bundle_index) or seat.node
+    return replace(seat, phase=phase, group_id=group.group_id, node=node, devices=devices, exact=bool(devices))
 
 
 def _leaving(workload: Workload, number: int, group: WorldGroup) -> list[Member]:
     """Seats of a shrink that was under way, or of a growth that was never committed: still held, to be given back."""
     members = []
-    for index, (node, bundle) in enumerate(group.bundles):
+    for index, (node, _) in enumerate(group.bundles):
+        bundle, devices = group.bundle(index), group.devices(index)
         fitting = [role.name for role in workload.spec.roles if role.bundle == bundle]
         role = fitting[0] if fitting else workload.spec.roles[0].name
-        members.append(Member(role, number, node, bundle, number, index, MemberPhase.RELEASING, group.group_id))
+        seat = Member(role, number, node, bundle, number, index, MemberPhase.RELEASING, group.group_id)
+        members.append(replace(seat, devices=devices, exact=bool(devices)))
     return members

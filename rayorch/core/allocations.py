@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from rayorch.core.bound_devices import observe_devices, seat_in
 from rayorch.core.changes import ChangeLog
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
@@ -197,10 +198,16 @@ class Allocations:
                 self._rewrite(workload, attempt, surplus, MemberPhase.RELEASING, None)
 
     def rebind(self, workload: WorkloadId, attempt: int, in_use: tuple[SeatInUse, ...]) -> None:
-        """Serve chose where its replicas are: the books follow (see `bind_seats`)."""
+        """The books follow what is: Serve chose where its replicas are (`bind_seats`), and Ray which devices others
+        got (`observe_devices`)."""
         allocation = self._held.get((workload, attempt))
-        if allocation is not None:
+        if allocation is None:
+            return
+        if 0 not in allocation.gang:
             self._set(replace(allocation, members=bind_seats(allocation, in_use)))
+            return
+        for held in observe_devices(self._held, (workload, attempt), in_use).values():
+            self._set(held)
 
     def removed(self, workload: WorkloadId, attempt: int, surplus: int) -> None:
         """The seat's group is gone and its room free; with the last seat the allocation goes."""
@@ -221,15 +228,15 @@ class Allocations:
         """The members with the devices that they get, if all of them fit now."""
         if not members:
             raise StalePlanError(f"{workload}: a reservation without seats")
-        room = Room.of(nodes, self._held.values(), now_s)
+        known = {node.id: node for node in nodes}
+        room = Room.of(known.values(), self._held.values(), now_s)
         charged = []
         for member in _ordered(members):
             if not room.fits(member.node, member.bundle):
                 raise StalePlanError(
                     f"{workload}: {member.role} {member.index} does not fit on node {member.node} any more"
                 )
-            devices = room.take(member.node, member.bundle)
-            charged.append(replace(member, phase=MemberPhase.RESERVED, group_id="", devices=devices))
+            charged.append(replace(seat_in(member, known, room), phase=MemberPhase.RESERVED, group_id=""))
         return tuple(charged)
 
     def _of(self, workload: WorkloadId, attempt: int) -> Allocation:
@@ -312,7 +319,8 @@ def bind_seats(allocation: Allocation, in_use: tuple[SeatInUse, ...]) -> tuple[M
         free = [m for m in members.values() if m.role == seat.role and not m.group_id]
         if not free:
             continue  # a group beyond our books shows as foreign use
-        best = min(free, key=lambda m: (m.node != seat.node_id, m.phase is MemberPhase.RELEASING, m.surplus))
+        leaving = MemberPhase.RELEASING
+        best = min(free, key=lambda m: (m.node != seat.node_id, not _same(m, seat), m.phase is leaving, m.surplus))
         members[best.surplus] = _seated(best, seat)
     for number, member in sorted(members.items()):
         if member.phase is not MemberPhase.RELEASING or not member.group_id:
@@ -324,19 +332,22 @@ def bind_seats(allocation: Allocation, in_use: tuple[SeatInUse, ...]) -> tuple[M
         ]
         if empty:
             other = min(empty, key=lambda m: m.surplus)
-            members[other.surplus] = replace(
-                other, node=member.node, devices=member.devices, group_id=member.group_id, phase=MemberPhase.READY
-            )
-            members[number] = replace(member, node=other.node, devices=other.devices, group_id="")
+            ours = replace(other, group_id=member.group_id, phase=MemberPhase.READY)
+            members[other.surplus] = replace(ours, node=member.node, devices=member.devices, exact=member.exact)
+            members[number] = replace(member, node=other.node, devices=other.devices, exact=other.exact, group_id="")
     return tuple(members[number] for number in sorted(members))
 
 
 def _seated(member: Member, seat: SeatInUse) -> Member:
     phase = MemberPhase.RELEASING if member.phase is MemberPhase.RELEASING else MemberPhase.READY
-    if seat.node_id == member.node:
-        return replace(member, group_id=seat.group_id, phase=phase)
-    # The devices of the other node are not known: Room charges them as Ray would bind them.
-    return replace(member, node=NodeId(seat.node_id), devices=(), group_id=seat.group_id, phase=phase)
+    # Devices that nobody has named are not known on another node: Room charges them as Ray would bind them.
+    devices = seat.devices if seat.exact or seat.node_id != member.node else member.devices
+    seated = replace(member, group_id=seat.group_id, phase=phase)
+    return replace(seated, node=NodeId(seat.node_id), devices=devices, exact=seat.exact)
+
+
+def _same(member: Member, seat: SeatInUse) -> bool:
+    return seat.exact and member.devices == seat.devices
 
 
 def _place(member: Member) -> tuple[object, ...]:

@@ -41,7 +41,7 @@ def seats_only(members: tuple[Member, ...]) -> tuple[Member, ...]:
 
     Devices are the allocator's business: those of a plan are only what it expected to get.
     """
-    plain = [replace(m, phase=MemberPhase.RESERVED, group_id="", devices=()) for m in members]
+    plain = [replace(m, phase=MemberPhase.RESERVED, group_id="", devices=(), exact=False) for m in members]
     return tuple(sorted(plain, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index)))
 
 

@@ -16,7 +16,8 @@ class Seat:
     """One member's place: a bundle of a placement group that is held for it.
 
     `group_id` is the hex id of the group; for Serve it is empty until Serve's controller has made the
-    replica's group on `node_id`.
+    replica's group on `node_id`. `devices`: the GPUs of the node that the group has, or has to have, by name; empty
+    where they can't be chosen.
     """
 
     role: str
@@ -26,6 +27,7 @@ class Seat:
     bundle_index: int
     resources: Resources
     surplus: int = 0
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

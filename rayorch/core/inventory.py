@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from rayorch.core.admission import NodeShape
 from rayorch.core.changes import ChangeLog
+from rayorch.core.device_binding import DeviceShares, split_devices
 from rayorch.core.events import NodeCordoned
-from rayorch.core.types import NodeHealth, NodeId, NodeSpec, Resources
+from rayorch.core.types import MODEL_LABEL, NodeHealth, NodeId, NodeSpec, Resources
 
+UNNAMED_USE = "GPUs are in use here by somebody who does not say which, so any of them may be; nothing new is put here"
 NODE_LABELS = ("ray.io/node-id", "kubernetes.io/hostname")
 """Labels that name one node, and so say nothing about its kind."""
 
@@ -48,6 +50,7 @@ class Inventory:
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._foreign_seen: dict[NodeId, Resources] = {}
         self._foreign: dict[NodeId, Resources] = {}
+        self._foreign_devices: dict[NodeId, DeviceShares] = {}
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._blocks: dict[NodeId, _Block] = {}
         self._leaving: dict[NodeId, str] = {}
@@ -106,6 +109,7 @@ class Inventory:
         if self._lost.pop(node, None) is None:
             return
         self._idle_since_s.pop(node, None)
+        self._foreign_devices.pop(node, None)
         for layer in (self._observed, self._foreign_seen, self._foreign, self._holders, self._blocks, self._nodes):
             layer.pop(node, None)
         self._touch(node)
@@ -130,7 +134,8 @@ class Inventory:
             excess = (used.get(id, Resources()) - held.get(id, Resources())).floor_zero()
             before = self._foreign_seen.get(id, Resources())
             self._foreign_seen[id] = excess
-            self._foreign[id] = Resources.of_units({n: min(k, before.units(n)) for n, k in excess})
+            excess = Resources.of_units({n: min(k, before.units(n)) for n, k in excess})
+            self._foreign[id], self._foreign_devices[id] = split_devices(excess)
             self._holders[id] = holders.get(id, ()) if self._foreign[id] else ()
             self._join(id)
 
@@ -188,7 +193,10 @@ class Inventory:
             foreign_holders=self._holders.get(id, ()),
             blocked_until_s=block.until_s if block is not None else node.blocked_until_s,
             idle_since_s=self._idle_since_s.get(id, node.idle_since_s),
+            foreign_devices=self._foreign_devices.get(id, ()),
         )
+        if joined.foreign_unnamed and not joined.reason:
+            joined = replace(joined, reason=UNNAMED_USE)
         if self._nodes.get(id) != joined:
             self._nodes[id] = joined
             self._touch(id)
@@ -205,6 +213,8 @@ class Inventory:
         for id, node in self._observed.items():
             if id not in self._lost:
                 labels = dict(node.labels) | dict(node.topology)
+                if node.total.gpu_units:
+                    labels[MODEL_LABEL] = node.model  # empty: none that a workload could name
                 kept = tuple(sorted((k, v) for k, v in labels.items() if k not in NODE_LABELS))
                 shape = NodeShape(node.total, 0, kept)
                 now[shape] = now.get(shape, 0) + 1

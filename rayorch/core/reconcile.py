@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayorch.core.allocations import bind_seats
+from rayorch.core.bound_devices import news_of
 from rayorch.core.decisions import Resize
 from rayorch.core.endings import Facts, ending, runner_existed
 from rayorch.core.events import AttemptEnded
@@ -70,7 +71,7 @@ class MarkReleasing:
 
 @dataclass(frozen=True, slots=True)
 class Rebind:
-    """Allocator: these are the groups that Serve really uses (`Allocations.rebind`)."""
+    """Allocator: these are the groups that Serve really uses, or devices that were seen (`Allocations.rebind`)."""
 
     workload: WorkloadId
     attempt: int
@@ -216,6 +217,7 @@ def _attempt(facts: Facts, snapshot: Snapshot) -> list[Action]:
         *_make_groups(facts, facts.allocation),
         *_run(facts, facts.allocation),
         *_follow_serve(facts, facts.allocation),
+        *_follow_devices(facts, facts.allocation),
         *_shrink(facts, facts.allocation),
         *_drop_failed_seats(facts, facts.allocation),
     ]
@@ -352,6 +354,14 @@ def _follow_serve(facts: Facts, allocation: Allocation) -> list[Action]:
     if same or _numbers(seats) != _numbers(workload.placement):
         return []
     return [_reseat(facts, seats, (), "Serve's replicas are on other seats than planned")]
+
+
+def _follow_devices(facts: Facts, allocation: Allocation) -> list[Action]:
+    """What Ray has bound is known from those who run there: the books follow."""
+    workload, view = facts.workload, facts.view
+    if workload.spec.kind is Kind.SERVE or view is None or not view.in_use or not view.phase.alive:
+        return []
+    return [Rebind(workload.id, workload.attempt, view.in_use)] if news_of(allocation, view.in_use) else []
 
 
 def _drop_failed_seats(facts: Facts, allocation: Allocation) -> list[Action]:

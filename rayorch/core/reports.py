@@ -45,17 +45,27 @@ class WorkersStarted:
 
 @dataclass(frozen=True, slots=True)
 class SeatInUse:
-    """A place that Serve really uses: a group that it made on a node."""
+    """A place that is really used: for Serve a group that it made on a node, else a bundle of a group.
+
+    `devices`: the node's GPUs that are used there, empty when they are not known. `exact`: the group names them.
+    """
 
     role: str
     node_id: str
     group_id: str
     group_name: str = ""
+    bundle_index: int = 0
+    devices: tuple[int, ...] = ()
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SeatsInUse:
-    """All places that the attempt uses now, where the attempt (Serve) chooses which seat it leaves."""
+    """Where the attempt is.
+
+    From Serve, which chooses the seat that it leaves: all places that it uses now. From others: some of its places,
+    with the devices that Ray has bound there.
+    """
 
     seats: tuple[SeatInUse, ...]
     at_s: float

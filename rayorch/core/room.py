@@ -28,20 +28,21 @@ class Room:
         """The room that all members (those that are leaving included) and foreign use leave.
 
         Lost nodes have none. A node that is cordoned, draining or blocked at `now_s` keeps its books but takes
-        nothing new. Members whose devices are not known are charged as Ray would bind them.
+        nothing new, and neither does an exact node while somebody uses GPUs of it without saying which: any of them may
+        be in use. Members whose devices are not known are charged as Ray would bind them.
         """
         known = {node.id: node for node in nodes}
         room = Room(
             known,
             {node.id: _Slot.empty(node) for node in known.values() if node.health is not NodeHealth.LOST},
-            frozenset(n.id for n in known.values() if n.health is NodeHealth.OK and n.blocked_until_s <= now_s),
+            frozenset(node.id for node in known.values() if _takes_new(node, now_s)),
         )
         members = [m for allocation in allocations for m in allocation.members]
         for member in sorted(members, key=lambda m: not m.devices):  # known devices first: the rest go around them
             room._charge(member.node, member.bundle, member.devices)
         for node in known.values():
             if node.foreign:
-                room._charge(node.id, node.foreign, ())
+                room._charge_foreign(node)
         return room
 
     def copy(self) -> Room:
@@ -103,10 +104,22 @@ class Room:
         self._put(node_id, slot, slot.minus(bundle, chosen))
         return chosen
 
+    def _charge_foreign(self, node: NodeSpec) -> None:
+        rest = node.foreign
+        for index, units in node.foreign_devices:
+            named = Resources.of_units({GPU: min(units, rest.gpu_units)})
+            self._charge(node.id, named, (index,))
+            rest -= named
+        self._charge(node.id, rest, ())
+
     def _put(self, node_id: NodeId, old: _Slot, new: _Slot) -> None:
         self._slots[node_id] = new
         if node_id in self._usable:
             self._free_gpu_units += max(0, new.gpu_units) - max(0, old.gpu_units)
+
+
+def _takes_new(node: NodeSpec, now_s: float) -> bool:
+    return node.health is NodeHealth.OK and node.blocked_until_s <= now_s and not node.foreign_unnamed
 
 
 class _Slot:

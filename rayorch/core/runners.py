@@ -59,7 +59,7 @@ def grant_for(workload: Workload, allocation: Allocation, lease_s: float) -> Gra
     usable = [m for m in allocation.members if m.surplus in placed and _usable(workload.spec.kind, m)]
     leaving = any(m.surplus not in placed for m in allocation.members)
     seats = tuple(
-        Seat(m.role, m.index, m.node, m.group_id, m.bundle_index, m.bundle, m.surplus)
+        Seat(m.role, m.index, m.node, m.group_id, m.bundle_index, m.bundle, m.surplus, m.devices if m.exact else ())
         for m in sorted(usable, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index))
     )
     return Grant(

@@ -276,6 +276,8 @@ class NodeSpec:
     `topology`: (level, value) pairs from the outermost level inwards, the node itself excluded:
     (("zone", "z1"), ("rack", "r3")). `foreign`: in use outside our grants, subtracted before planning.
     `blocked_until_s`: a group could not be made here; nothing new is planned onto it before that time.
+    `exact`: every GPU has a resource of its own (gpu0, gpu1, …), so that it can be chosen. `foreign_devices`: which of
+    them, and how many units of each, is in use outside our grants by name.
     `group`, `instance`: the node group that it belongs to and the name of its machine (pod) there, empty where nobody
     provides nodes. `idle_since_s`: since when nothing at all has been in use on it, None while something is.
     `device_note`: what is to be said of its devices as a whole (they can't be read; their MIG profiles are not those of
@@ -298,6 +300,16 @@ class NodeSpec:
     instance: str = ""
     idle_since_s: float | None = None
     device_note: str = ""
+    exact: bool = False
+    foreign_devices: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def foreign_unnamed(self) -> int:
+        """GPU units in use outside our grants of which nobody knows on which devices they lie; only on exact nodes.
+
+        Elsewhere Ray keeps all users of a node apart, whichever devices they have.
+        """
+        return max(0, self.foreign.gpu_units - sum(n for _, n in self.foreign_devices)) if self.exact else 0
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -347,7 +359,7 @@ class MemberPhase(StrEnum):
 class Member:
     """One seat of a gang. `surplus` 0 is the gang's minimum (one common group); n > 0 is surplus member n,
     whose group is its own. `bundle_index` is its place in that group. `devices` are the indices our books
-    charge (Ray binds first-fit, so they are a model until observed)."""
+    charge: with `exact`, its group names them; else Ray binds first-fit, so they are a model until observed."""
 
     role: str
     index: int
@@ -358,6 +370,7 @@ class Member:
     phase: MemberPhase = MemberPhase.RESERVED
     group_id: str = ""  # hex id of the placement group, empty until it exists
     devices: tuple[int, ...] = ()
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

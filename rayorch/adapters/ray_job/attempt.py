@@ -14,6 +14,7 @@ import ray
 
 from rayorch.core.errors import ClusterError
 from rayorch.core.grants import Grant
+from rayorch.core.reports import AttemptReport
 from rayorch.core.types import Resources
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,12 @@ class GrantReader:
         with self._lock:
             self._grant, self._read_s = grant, asked_s
         return grant
+
+    def report(self, report: AttemptReport) -> None:
+        """Tell the runner, which `read` has found. Raises what Ray raises when it can't be reached."""
+        with self._lock:
+            handle = self._handle
+        ray.get(handle.report.remote(report), timeout=GRANT_TIMEOUT_S)
 
     def current(self, may_wait: bool = True) -> Grant:
         """The grant, at most GRANT_FRESH_S old if the runner answers, else the last one known.

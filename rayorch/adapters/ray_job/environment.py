@@ -17,9 +17,10 @@ from ray._private.utils import remove_ray_internal_flags_from_env
 from ray.dashboard.modules.job.common import JOB_ID_METADATA_KEY, JOB_NAME_METADATA_KEY
 from ray.runtime_env import RuntimeEnv
 
-from rayorch.adapters.ray_job.hooks import CHAINED_ENV_HOOK, CHAINED_UV_RUN
+from rayorch.adapters.ray_job.hooks import CHAINED_ENV_HOOK, CHAINED_UV_RUN, DEVICES_SETUP
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Payload
+from rayorch.core.types import GPU
 
 ENV_HOOK = "rayorch.adapters.ray_job.runtime_env_hook"
 TRAIN_CALLBACK = "rayorch.adapters.ray_train.GrantCallback"
@@ -71,7 +72,11 @@ def runner_runtime_env(payload: Payload) -> dict[str, Any]:
     env: dict[str, Any] = {k: v for k, v in payload.runtime_env.items() if k != WORKER_HOOK_FIELD}
     users = env.get("env_vars")
     # Ray gives its workers a lower priority than its own processes; the driver is not a worker.
-    env["env_vars"] = {**(users if isinstance(users, dict) else {}), ray_constants.RAY_WORKER_NICENESS: "0"}
+    added = {ray_constants.RAY_WORKER_NICENESS: "0"}
+    if payload.driver_resources.get(GPU):
+        # The command inherits what this process sees.
+        added[ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR] = DEVICES_SETUP
+    env["env_vars"] = {**(users if isinstance(users, dict) else {}), **added}
     return env
 
 

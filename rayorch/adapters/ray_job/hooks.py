@@ -19,6 +19,7 @@ from ray._common.utils import load_class
 
 from rayorch.adapters.ray_job.attempt import AttemptIdentity, GrantReader, variables_of
 from rayorch.adapters.ray_job.placement import install
+from rayorch.core.reports import SeatInUse, SeatsInUse
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,9 @@ CHAINED_ENV_HOOK = "RAYORCH_CHAINED_RUNTIME_ENV_HOOK"
 CHAINED_WORKER_HOOK = "RAYORCH_CHAINED_WORKER_SETUP_HOOK"
 CHAINED_UV_RUN = "RAYORCH_CHAINED_UV_RUN"
 WORKER_SETUP = "rayorch.adapters.ray_job.worker_setup"
+DEVICES_SETUP = "rayorch.adapters.ray_devices.install"
+DEVICES_SEEN = "rayorch.adapters.ray_devices.take_seen"
+DEVICES_NOT_TOLD = "rayorch.adapters.ray_devices.put_back"
 
 FENCED_EXIT_CODE = 75
 """Exit code of a process whose attempt is over (EX_TEMPFAIL: the work is not lost)."""
@@ -90,14 +94,27 @@ def _with_users_setup(users: Callable[[], None]) -> Callable[[], None]:
 
 def worker_setup() -> None:
     """Called in each worker process of the job before its first task."""
+    load_class(DEVICES_SETUP)()
     identity = AttemptIdentity.of_environment(os.environ)
     if identity is not None:
         reader = GrantReader(identity)
         install(reader)
-        LeaseWatch(reader, end_worker).start()
+        LeaseWatch(reader, end_worker, tell=lambda: tell_devices(reader)).start()
     users = os.environ.get(CHAINED_WORKER_HOOK)
     if users:
         load_class(users)()
+
+
+def tell_devices(reader: GrantReader) -> None:
+    """Tell the runner which GPUs Ray has bound to the seats that this process has worked in, where nobody chose them."""
+    seats: tuple[SeatInUse, ...] = load_class(DEVICES_SEEN)()
+    if not seats:
+        return
+    try:
+        reader.report(SeatsInUse(seats, time.time()))
+    except Exception as error:  # noqa: BLE001 - told again with the next sign of life
+        log.info("runner %s was not told of %s: %s", reader.identity.runner, seats, error)
+        load_class(DEVICES_NOT_TOLD)(seats)
 
 
 class LeaseWatch:
@@ -113,11 +130,13 @@ class LeaseWatch:
         end: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
+        tell: Callable[[], None] = lambda: None,
     ) -> None:
         self._reader = reader
         self._end = end
         self._clock = clock
         self._pause = pause
+        self._tell = tell
 
     def start(self) -> None:
         """Watch in a thread that does not hold up the end of the process."""
@@ -146,6 +165,7 @@ class LeaseWatch:
                 self._end(f"the lease of attempt {grant.attempt} of {grant.workload} is over")
                 return
             confirmed_s, lease_s = asked_s, grant.lease_s
+            self._tell()
 
 
 def end_worker(why: str) -> bool:

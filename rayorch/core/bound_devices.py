@@ -1,0 +1,94 @@
+"""Which GPUs of its node a seat has: chosen where they can be chosen, else followed when it is seen what Ray bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rayorch.core.device_binding import with_devices
+from rayorch.core.reports import SeatInUse
+from rayorch.core.room import Room
+from rayorch.core.types import UNIT, Allocation, Member, NodeId, NodeSpec, Resources, WorkloadId
+
+Key = tuple[WorkloadId, int]
+"""A workload and its attempt."""
+
+
+def seat_in(member: Member, nodes: Mapping[NodeId, NodeSpec], room: Room) -> Member:
+    """The member with the devices that it gets in `room`, which is charged; ValueError when it does not fit."""
+    devices = room.take(member.node, member.bundle)
+    node = nodes.get(member.node)
+    return replace(member, devices=devices, exact=bool(devices) and node is not None and node.exact)
+
+
+def bundle_of(member: Member) -> Resources:
+    """What the member's bundle asks of Ray: its GPUs by name where they were chosen."""
+    return with_devices(member.bundle, member.devices) if member.exact else member.bundle
+
+
+def merge_observed(known: tuple[SeatInUse, ...], news: tuple[SeatInUse, ...]) -> tuple[SeatInUse, ...]:
+    """What is known of the devices of an attempt's seats after one more report; each process knows only its own."""
+    found = {(seat.group_id, seat.bundle_index): seat for seat in known}
+    for seat in news:
+        old = found.get((seat.group_id, seat.bundle_index))
+        if old is not None and old.node_id == seat.node_id:
+            seat = replace(seat, devices=tuple(sorted({*old.devices, *seat.devices})))
+        found[seat.group_id, seat.bundle_index] = seat
+    return tuple(seat for _, seat in sorted(found.items()))
+
+
+def news_of(allocation: Allocation, in_use: tuple[SeatInUse, ...]) -> tuple[tuple[Member, SeatInUse], ...]:
+    """The members whose devices are others than the books have, with the places that say so.
+
+    A seat of which only some devices have been seen says nothing yet, and one whose group names its devices has them.
+    """
+    seen = {(seat.group_id, seat.bundle_index): seat for seat in in_use}
+    found = []
+    for member in allocation.members:
+        seat = seen.get((member.group_id, member.bundle_index)) if member.group_id and not member.exact else None
+        if seat is None or seat.exact or seat.node_id != member.node or len(seat.devices) != _count(member):
+            continue
+        if set(seat.devices) != set(member.devices):
+            found.append((member, seat))
+    return tuple(found)
+
+
+def observe_devices(held: Mapping[Key, Allocation], key: Key, in_use: tuple[SeatInUse, ...]) -> dict[Key, Allocation]:
+    """The allocations that change when these places of `key`'s are seen.
+
+    Ray keeps whole devices apart, so whoever was charged one that turns out to be this attempt's has one of those that
+    this attempt was charged: the books had them the wrong way round. Devices that are shared are only noted.
+    """
+    books = dict(held)
+    for member, seat in news_of(held[key], in_use):
+        place = _at(member)
+        charged = set(next(m.devices for m in books[key].members if _at(m) == place))
+        if not _is_shared(member):
+            taken = sorted(set(seat.devices) - charged)
+            moved = dict(zip(taken, sorted(charged - set(seat.devices)), strict=False))
+            books = {other: _moved(allocation, member.node, moved) for other, allocation in books.items()}
+        members = tuple(replace(m, devices=seat.devices) if _at(m) == place else m for m in books[key].members)
+        books[key] = replace(books[key], members=members)
+    return {k: allocation for k, allocation in books.items() if allocation != held[k]}
+
+
+def _moved(allocation: Allocation, node: NodeId, moved: Mapping[int, int]) -> Allocation:
+    members = tuple(
+        m
+        if m.node != node or m.exact or _is_shared(m) or not moved.keys() & set(m.devices)
+        else replace(m, devices=tuple(sorted(moved.get(d, d) for d in m.devices)))
+        for m in allocation.members
+    )
+    return allocation if members == allocation.members else replace(allocation, members=members)
+
+
+def _at(member: Member) -> tuple[int, int]:
+    return member.surplus, member.bundle_index
+
+
+def _is_shared(member: Member) -> bool:
+    return bool(member.bundle.gpu_units % UNIT)
+
+
+def _count(member: Member) -> int:
+    return -(-member.bundle.gpu_units // UNIT)
