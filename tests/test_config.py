@@ -30,6 +30,7 @@ spec:
   kind: train
   gang: {workers: [2, 4], resources: {GPU: 8, CPU: 96}}
   topology: {require: rack, prefer: nvlinkDomain}
+  accelerators: [H100, A100-80G]
   entrypoint: python train.py
   runtimeEnv: {workingDir: ., envVars: {A: "1"}}
   env: {B: "2"}
@@ -94,12 +95,42 @@ def test_a_workload_document_says_what_core_needs() -> None:
         Role("driver", Resources.of({"CPU": 1}), 1, 1),
     )
     assert spec.topology == TopologyRequest("rack", "nvlinkDomain")
+    assert spec.accelerators == ("H100", "A100-80G")
     assert (spec.grace_s, spec.min_runtime_s, spec.max_retries, spec.priority) == (120, 1800, 3, 50)
     assert spec.preemptible and spec.resizable
     payload = Payload.of_text(spec.payload)
     assert payload.entrypoint == "python train.py"
     assert payload.runtime_env == {"working_dir": ".", "env_vars": {"A": "1", "B": "2"}}
     assert payload.metadata == {"team": "nlp"}
+
+
+def test_one_accelerator_may_stand_alone() -> None:
+    for value, models in (("H100", ("H100",)), (["H100"], ("H100",)), ([], ())):
+        spec = _core(_workload(accelerators=value))
+        assert isinstance(spec, WorkloadSpec)
+        assert spec.accelerators == models
+    app = {"importPath": "a:b", "accelerators": "L4"}
+    serve = _core(
+        {"apiVersion": "rayorch/v1", "kind": "ServeApp", "metadata": {"name": "s", "queue": "q"}, "spec": app}
+    )
+    assert isinstance(serve, WorkloadSpec)
+    assert serve.accelerators == ("L4",)
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        ("", "spec.accelerators[0]"),
+        ("H100,A100", "spec.accelerators[0]"),
+        (["H100", "H100"], "spec.accelerators[1]"),
+        ([5], "spec.accelerators[0]"),
+        ({"H100": 1}, "spec.accelerators"),
+        (None, "spec.accelerators"),
+        (["x" * 64], "spec.accelerators[0]"),
+    ],
+)
+def test_bad_accelerators_are_refused_with_their_place(value: object, field: str) -> None:
+    assert _refused(_workload(accelerators=value)).field == field
 
 
 def test_a_queue_document_counts_bare_numbers_as_gpus() -> None:

@@ -67,6 +67,10 @@ Queue = Annotated[str | None, typer.Option("--queue", "-q", help="The queue; els
 WorkersOption = Annotated[str | None, typer.Option("--workers", "-w", help="2, or 2:4 for a gang that may grow.")]
 GangOption = Annotated[str | None, typer.Option("--gang", "-g", help="2x8: workers x GPUs; 2-4x8 may grow.")]
 Identity = Annotated[str | None, typer.Option("--id", help="The same id again is the same workload.")]
+Accelerators = Annotated[
+    list[str] | None,
+    typer.Option("--accelerator", help="H100, or H100,A100: the first that can be had; may be repeated."),
+]
 Folder = Annotated[Path | None, typer.Option("--working-dir", help="A folder to upload and run in.")]
 
 
@@ -88,6 +92,7 @@ def submit(
     retries: Annotated[int, typer.Option("--retries", help="Failures of its own to retry.")] = 0,
     require: Annotated[str | None, typer.Option("--require", help="All members within one rack, zone ...")] = None,
     prefer: Annotated[str | None, typer.Option("--prefer", help="The same if it can be had.")] = None,
+    accelerators: Accelerators = None,
     working_dir: Folder = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE, may be repeated.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show its output and end as it ends.")] = False,
@@ -120,6 +125,7 @@ def submit(
             retries=retries,
             require=require,
             prefer=prefer,
+            accelerators=[model for text in accelerators or () for model in text.replace(" ", "").split(",")],
             working_dir=working_dir,
             env=dict(_pair(text, "--env") for text in env or ()),
         )

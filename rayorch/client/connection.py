@@ -75,6 +75,7 @@ class Client:
         resizable: bool = True,
         require: str | None = None,
         prefer: str | None = None,
+        accelerators: str | Sequence[str] = (),
         working_dir: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
@@ -82,7 +83,8 @@ class Client:
     ) -> WorkloadHandle:
         """Enqueue a command, or a function with its arguments, and return its handle.
 
-        `workers`: 2, or (2, 4) for a gang that may grow and shrink. `id` makes it idempotent: the same id with
+        `workers`: 2, or (2, 4) for a gang that may grow and shrink. `accelerators`: models that will do, the preferred
+        one first ("H100", or ["H100", "A100"]); all its GPUs are of one. `id` makes it idempotent: the same id with
         the same request is the same workload, with another one ConflictError. Functions are pickled here and
         unpickled in the workload's own driver only. SpecError and AdmissionError name the field that is wrong.
         """
@@ -95,6 +97,7 @@ class Client:
             "retry": {"max": retries},
             "resizable": resizable,
             "topology": {"require": require, "prefer": prefer},
+            "accelerators": _models(accelerators),
             "env": dict(env or {}),
         }
         if workers is not None:
@@ -162,6 +165,7 @@ class Client:
         preemptible: bool = True,
         require: str | None = None,
         prefer: str | None = None,
+        accelerators: str | Sequence[str] = (),
         timeout: float | None = None,
     ) -> GangLease:
         """A gang for a `with` block, which gets a real placement group: `bundles` as Ray takes them, or `workers`.
@@ -176,6 +180,7 @@ class Client:
             "priority": priority,
             "preemption": {"allowed": preemptible},
             "topology": {"require": require, "prefer": prefer},
+            "accelerators": _models(accelerators),
         }
         if bundles is not None:
             if not all(isinstance(bundle, Mapping) for bundle in bundles):
@@ -290,6 +295,10 @@ def _items(page: JsonObject) -> list[JsonObject]:
 
 def _gpus(amounts: object) -> object:
     return amounts.get("GPU", 0) if isinstance(amounts, dict) else None
+
+
+def _models(accelerators: str | Sequence[str]) -> list[Any]:
+    return [accelerators] if isinstance(accelerators, str) else list(accelerators)
 
 
 def _amounts(gpus: float, cpus: float, more: Mapping[str, float] | None) -> JsonObject:

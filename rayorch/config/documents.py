@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from rayorch.config.fields import (
     MAX_MEMBERS,
+    Accelerators,
     Amounts,
     Duration,
     Items,
@@ -47,6 +48,7 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
+from rayorch.core.wellformed import check_accelerators
 
 API_VERSION = "rayorch/v1"
 WORKER = "worker"
@@ -285,6 +287,7 @@ class WorkloadBody(Model):
     """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs.
 
     `bundles`, for kind gang and instead of `gang`: members of different shapes, in the order of the group's bundles.
+    `accelerators`: H100, or [H100, A100], the preferred model first; all GPUs are of one.
     """
 
     kind: Literal["train", "job", "gang"] = "job"
@@ -292,6 +295,7 @@ class WorkloadBody(Model):
     bundles: Items[Amounts] = ()
     driver: Amounts = Field(default_factory=lambda: {CPU: 1.0})
     topology: Topology = Topology()
+    accelerators: Accelerators = ()
     entrypoint: Command = ""
     function: str = ""
     runtime_env: Mapping[str, object] = Field(default_factory=dict)
@@ -313,6 +317,7 @@ class WorkloadDocument(Model):
     def to_core(self, owner: str = "") -> WorkloadSpec:
         """In core's words; SpecError for what can't be right on any cluster."""
         body, kind = self.spec, Kind(self.spec.kind)
+        check_accelerators(body.accelerators, "spec.accelerators")
         if kind is Kind.GANG and body.entrypoint:
             raise SpecError("spec.entrypoint", "a leased gang runs no command")
         if kind is not Kind.GANG and not body.entrypoint.strip():
@@ -342,6 +347,7 @@ class WorkloadDocument(Model):
             preemptible=body.preemption.allowed,
             resizable=body.resizable and kind is not Kind.GANG and any(r.max_count > r.min_count for r in roles),
             topology=body.topology.to_core(),
+            accelerators=body.accelerators,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             max_retries=body.retry.max,
@@ -465,7 +471,10 @@ class Replicas(Model):
 
 
 class ServeBody(Model):
-    """`import_path` names a Serve application or a builder of one, which gets `args`."""
+    """`import_path` names a Serve application or a builder of one, which gets `args`.
+
+    `accelerators`: as of a Workload; all replicas are of one model.
+    """
 
     import_path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
     args: Mapping[str, object] = Field(default_factory=dict)
@@ -475,6 +484,7 @@ class ServeBody(Model):
     env: Mapping[str, str] = Field(default_factory=dict)
     replicas: Replicas = Replicas()
     topology: Topology = Topology()
+    accelerators: Accelerators = ()
     priority: Priority = 0
     preemption: Preemption = Preemption(allowed=False)
 
@@ -490,6 +500,7 @@ class ServeAppDocument(Model):
     def to_core(self, owner: str = "") -> WorkloadSpec:
         """In core's words; SpecError for what can't be right on any cluster."""
         body, replicas = self.spec, self.spec.replicas
+        check_accelerators(body.accelerators, "spec.accelerators")
         if replicas.min > replicas.max:
             raise SpecError("spec.replicas.min", f"{replicas.min} is above max {replicas.max}")
         bundle = _member(replicas.resources, "spec.replicas.resources")
@@ -517,6 +528,7 @@ class ServeAppDocument(Model):
             preemptible=body.preemption.allowed,
             resizable=replicas.max > replicas.min,
             topology=body.topology.to_core(),
+            accelerators=body.accelerators,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             owner=owner,

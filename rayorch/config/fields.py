@@ -63,6 +63,11 @@ def _gpus_or_amounts(value: object) -> object:
     return {GPU: value} if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def _one_or_more(value: object) -> object:
+    """H100, or [H100, A100]."""
+    return (value,) if isinstance(value, str) else _as_tuple(value)
+
+
 def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -77,6 +82,8 @@ Duration = Annotated[float, BeforeValidator(duration_s)]
 """Seconds; written 120s, 30m, 24h."""
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 Items = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
+Accelerators = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
+"""Models in order of preference; one may stand alone."""
 
 
 def resources(amounts: Mapping[str, float], field: str) -> Resources:

@@ -15,6 +15,10 @@ MAX_SECONDS = 10 * 365 * 86400.0
 MAX_TEXT = 1024 * 1024
 """Characters of one text; the payload holds the most."""
 
+MAX_ACCELERATORS = 16
+"""Models that one workload may name: a place is looked for once for each."""
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\Z")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -39,11 +43,26 @@ def check_types(spec: WorkloadSpec) -> None:
         level = getattr(spec.topology, field)
         if level is not None:
             check_text(level, f"topology.{field}")
+    check_accelerators(spec.accelerators, "accelerators")
     if not isinstance(spec.roles, tuple):
         raise SpecError("roles", f"must be a tuple of roles, got {type(spec.roles).__name__}")
     for n, role in enumerate(spec.roles):
         _check_role_types(role, f"roles[{n}]")
     Payload.of_text(spec.payload)  # whoever lists workloads reads it
+
+
+def check_accelerators(models: tuple[str, ...], field: str) -> None:
+    """SpecError unless it is a short tuple of different names, each of which can be the value of a node's label."""
+    if not isinstance(models, tuple):
+        raise SpecError(field, f"must be a tuple of models, got {type(models).__name__}")
+    if len(models) > MAX_ACCELERATORS:
+        raise SpecError(field, f"names {len(models)} models, at most {MAX_ACCELERATORS}")
+    for n, model in enumerate(models):
+        check_text(model, f"{field}[{n}]")
+        if not _LABEL_VALUE.match(model):
+            raise SpecError(f"{field}[{n}]", f"must be a model's name as nodes are labelled with, got {model!r}")
+        if model in models[:n]:
+            raise SpecError(f"{field}[{n}]", f"names {model} a second time")
 
 
 def check_queue_types(spec: QueueSpec) -> None:

@@ -37,6 +37,21 @@ def test_submit_prints_the_id_on_stdout_and_its_advice_on_stderr(run: Run, backe
     assert Payload.of_text(spec.payload).entrypoint == "python t.py -x"
 
 
+@pytest.mark.parametrize(
+    ("words", "models"),
+    [
+        ([], ()),
+        (["--accelerator", "H100"], ("H100",)),
+        (["--accelerator", "H100, A100"], ("H100", "A100")),
+        (["--accelerator", "A100", "--accelerator", "H100"], ("A100", "H100")),
+    ],
+)
+def test_accelerators_are_given_in_order_of_preference(
+    run: Run, backend: FakeBackend, words: list[str], models: tuple[str, ...]
+) -> None:
+    assert backend.known[WorkloadId(_submit(run, "-g", "1x1", *words))].spec.accelerators == models
+
+
 @pytest.mark.parametrize(("text", "gang"), [("2x8", (2, 2, 8.0)), ("2-4x0.5", (2, 4, 0.5))])
 def test_a_gang_is_written_as_it_is_shown(
     run: Run, backend: FakeBackend, text: str, gang: tuple[int, int, float]
@@ -58,6 +73,7 @@ def test_a_gang_is_written_as_it_is_shown(
         (["submit", "-e", "NOVALUE", "--", "true"], 2),
         (["submit", "-w", "0", "--", "true"], 105),
         (["submit", "-q", "nowhere", "--", "true"], 105),
+        (["submit", "--accelerator", "H100,,A100", "--", "true"], 105),
         (["explain", "nope"], 102),
         (["logs", "nope"], 102),
         (["cancel", "nope"], 102),

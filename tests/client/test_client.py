@@ -51,6 +51,7 @@ def test_a_command_is_enqueued_with_its_gang(client: Client, backend: FakeBacken
         gpus_per_worker=1,
         priority=5,
         require="rack",
+        accelerators=["H100", "A100"],
         env={"A": "1"},
         grace="2m",
         annotations={"team": "nlp"},
@@ -62,6 +63,8 @@ def test_a_command_is_enqueued_with_its_gang(client: Client, backend: FakeBacken
         Role("driver", Resources.of({"CPU": 1}), 1, 1),
     )
     assert (spec.queue, spec.kind, spec.priority, spec.grace_s) == ("research/nlp", Kind.TRAIN, 5, 120)
+    assert spec.accelerators == ("H100", "A100")
+    assert handle.info()["accelerators"] == ["H100", "A100"]
     payload = Payload.of_text(spec.payload)
     assert payload.entrypoint == "python train.py --lr 3e-4"
     assert payload.runtime_env == {"env_vars": {"A": "1"}}
@@ -84,6 +87,9 @@ def test_what_is_wrong_is_named(client: Client, backend: FakeBackend) -> None:
     with pytest.raises(SpecError) as without:
         client.submit("true", gpus_per_worker=1)
     assert without.value.field == "workers"
+    with pytest.raises(SpecError) as twice:
+        client.submit("true", accelerators=["H100", "H100"])
+    assert twice.value.field == "spec.accelerators[1]"
     with pytest.raises(AdmissionError) as refused:
         client.submit("true", queue="nowhere")
     assert refused.value.field == "queue"

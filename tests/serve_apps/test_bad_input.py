@@ -63,12 +63,19 @@ async def test_a_wrong_parameter_is_a_problem_that_names_it(
         ({"metadata": {"rayorch.grace": "soon"}}, "metadata.rayorch.grace"),
         ({"metadata": {"rayorch.priority": "9" * 20}}, "metadata.rayorch.priority"),
         ({"metadata": {"rayorch.queue": "a//b"}}, "metadata.rayorch.queue"),
+        ({"metadata": {"rayorch.accelerators": "H100,H100"}}, "metadata.rayorch.accelerators[1]"),
+        ({"metadata": {"rayorch.accelerators": ""}}, "metadata.rayorch.accelerators[0]"),
     ],
 )
 def test_a_wrong_job_is_refused_with_the_name_that_rays_request_has(request_: dict[str, object], field: str) -> None:
     with pytest.raises(SpecError) as caught:
         workload_of_request(json.dumps({"entrypoint": "x", **request_}).encode(), None, "default", "")
     assert caught.value.field == field
+
+
+def test_a_job_names_its_accelerators_in_its_metadata() -> None:
+    body = json.dumps({"entrypoint": "x", "metadata": {"rayorch.accelerators": "H100, A100"}}).encode()
+    assert workload_of_request(body, None, "default", "").accelerators == ("H100", "A100")
 
 
 def test_a_client_that_hangs_up_in_its_body_is_no_error_of_ours(
@@ -93,7 +100,15 @@ _FIELDS = st.sampled_from(
         *("metadata.name", "metadata.id", "metadata.queue", "metadata.annotations", "spec.kind", "spec.entrypoint"),
         *("spec.gang.workers", "spec.gang.resources.GPU", "spec.gang.minWorkers", "spec.driver.CPU", "spec.bundles"),
         *("spec.priority", "spec.preemption.grace", "spec.retry.max", "spec.topology.require", "spec.env.A"),
-        *("spec.runtimeEnv.pip", "spec.runtimeEnv.envVars", "spec.resizable", "spec.new", "spec", "apiVersion"),
+        *(
+            "spec.accelerators",
+            "spec.runtimeEnv.pip",
+            "spec.runtimeEnv.envVars",
+            "spec.resizable",
+            "spec.new",
+            "spec",
+            "apiVersion",
+        ),
     ]
 )
 

@@ -32,7 +32,7 @@ _METADATA_KEYS = frozenset(
     PREFIX + name
     for name in (
         *("queue", "workers", "gpus", "cpus", "resources", "kind", "name", "priority"),
-        *("preemptible", "grace", "min_runtime", "retries", "require", "prefer", "resizable"),
+        *("preemptible", "grace", "min_runtime", "retries", "require", "prefer", "resizable", "accelerators"),
     )
 )
 
@@ -47,6 +47,7 @@ _RAYS_FIELDS = (
     *(("spec.gang.resources", "metadata.rayorch.resources"), ("spec.gang.workers", "metadata.rayorch.workers")),
     *(("spec.preemption.grace", "metadata.rayorch.grace"), ("spec.priority", "metadata.rayorch.priority")),
     *(("spec.preemption.minRuntime", "metadata.rayorch.min_runtime"), ("spec.retry.max", "metadata.rayorch.retries")),
+    ("spec.accelerators", "metadata.rayorch.accelerators"),
     *(("spec.topology", "metadata.rayorch"), ("spec.kind", "metadata.rayorch.kind")),
 )
 """(field of the document, field of Ray's request that it came from), the longer paths first."""
@@ -80,7 +81,9 @@ def workload_of_request(body: bytes, queue_header: str | None, default_queue: st
     if not request.get("entrypoint"):
         raise SpecError("entrypoint", "is needed")
     if request.get("entrypoint_label_selector"):
-        raise SpecError("entrypoint_label_selector", "can't be honoured; use rayorch.require in metadata")
+        raise SpecError(
+            "entrypoint_label_selector", "can't be honoured; use rayorch.accelerators or rayorch.require in metadata"
+        )
     metadata = _metadata(request.get("metadata") or {})
     identity = request.get("submission_id") or request.get("job_id") or f"raysubmit_{secrets.token_hex(8)}"
     options = {k.removeprefix(PREFIX): v for k, v in metadata.items() if k.startswith(PREFIX)}
@@ -155,6 +158,7 @@ def _spec(request: Mapping[str, Json], options: Mapping[str, str]) -> dict[str, 
         "retry": {"max": _number(options, "retries", 0)},
         "resizable": _flag(options, "resizable", True),
         "topology": {level: options[level] for level in ("require", "prefer") if level in options},
+        "accelerators": options["accelerators"].replace(" ", "").split(",") if "accelerators" in options else [],
         "preemption": {
             "allowed": _flag(options, "preemptible", True),
             "grace": options.get("grace", "30s"),
