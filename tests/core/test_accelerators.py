@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from rayorch.core.admission import NodeShape, check_fits_ever
+from rayorch.core.codec import decode, encode, from_data, to_data
 from rayorch.core.decisions import WaitReason
+from rayorch.core.errors import AdmissionError
 from rayorch.core.explain import explain
 from rayorch.core.planner import plan
 from rayorch.core.planning.claims import growth_claim, start_shape
-from rayorch.core.types import MODEL_LABEL, Device, Kind, NodeId, NodeSpec, Resources, Role
+from rayorch.core.quota import Quota
+from rayorch.core.types import MODEL_LABEL, Device, Kind, NodeId, NodeSpec, Resources, Role, WorkloadSpec
 from rayorch.policies.default import DEFAULT
 from tests.scenes import (
     changes,
@@ -304,3 +308,83 @@ def test_where_all_gpus_are_of_the_model_it_is_not_the_reason() -> None:
 def test_a_model_that_no_node_has_is_waited_for_as_capacity() -> None:
     made = plan(snapshot(TWO, [pending("w", accelerators=("B200",))]), DEFAULT)
     assert reasons(made, "w") == [WaitReason.ACCELERATOR, WaitReason.NEVER_FITS_NOW]
+
+
+# ---------------------------------------------------------------- the door
+
+EIGHT = gpus(8, CPU=64)
+POOLS = (
+    NodeShape(EIGHT, 2, ((MODEL_LABEL, "H100"), ("rack", "r1"))),
+    NodeShape(EIGHT, 4, ((MODEL_LABEL, "A100"), ("rack", "r2"))),
+    NodeShape(gpus(0, CPU=64), 9),
+)
+NO_LIMIT = Quota.of([queue("q")], {})
+
+
+def refusal(asked: WorkloadSpec, shapes: tuple[NodeShape, ...] = POOLS) -> tuple[str, str] | None:
+    """The field and the message of a refusal at the door; None: it may enter."""
+    try:
+        check_fits_ever(asked, NO_LIMIT, shapes)
+    except AdmissionError as error:
+        return error.field, error.message
+    return None
+
+
+def test_a_model_that_can_not_be_here_is_refused_at_the_door() -> None:
+    found = refusal(spec("w", accelerators=("B200", "L4")))
+    assert found == ("accelerators", "no node has B200; no node has L4; GPUs here are A100, H100")
+
+
+def test_one_model_of_those_named_is_enough() -> None:
+    assert refusal(spec("w", 32, accelerators=("B200", "A100"))) is None
+    assert refusal(spec("w", 32, accelerators=("B200", "A100")), ()) is None
+
+
+def test_a_gang_larger_than_all_gpus_of_each_model_is_refused() -> None:
+    assert refusal(spec("w", 33)) is None
+    found = refusal(spec("w", 33, accelerators=BOTH))
+    assert found is not None
+    assert found[0] == "accelerators"
+    assert "H100: role worker needs 33 members, there is room for 16" in found[1]
+    assert "A100: role worker needs 33 members, there is room for 32" in found[1]
+
+
+def test_a_gang_larger_than_everything_is_refused_for_its_size() -> None:
+    found = refusal(spec("w", 49, accelerators=BOTH))
+    assert found is not None
+    assert found[0] == "roles"
+
+
+def test_members_without_gpus_may_count_on_all_nodes() -> None:
+    assert refusal(spec("w", roles=train(16, 16, cpu_members=15), accelerators=H)) is None
+
+
+def test_a_domain_of_the_level_must_have_the_model() -> None:
+    assert refusal(spec("w", 16, rack="required", accelerators=H)) is None
+    found = refusal(spec("w", 17, rack="required", accelerators=H))
+    assert found is not None
+    assert found[0] == "accelerators"
+
+
+def test_a_pool_that_does_not_say_its_model_may_have_any_but_a_node_without_one_has_none() -> None:
+    assert refusal(spec("w", accelerators=H), (NodeShape(EIGHT, 1),)) is None
+    found = refusal(spec("w", accelerators=H), (NodeShape(EIGHT, 1, ((MODEL_LABEL, ""),)),))
+    assert found == ("accelerators", "no node has H100; the models of the GPUs here are not known")
+
+
+def test_a_workload_without_gpus_is_not_asked_for_its_models() -> None:
+    assert refusal(spec("w", gpu=0, cpu=1, accelerators=("B200",))) is None
+
+
+# ---------------------------------------------------------------- old text
+
+
+def test_a_workload_that_was_written_without_accelerators_is_read() -> None:
+    asked = pending("w", 2)
+    data = to_data(asked)
+    inner = data["spec"]
+    assert isinstance(inner, dict)
+    assert inner.pop("accelerators") == []
+    assert from_data(data) == asked
+    named = pending("w", 2, accelerators=BOTH)
+    assert decode(encode(named)) == named

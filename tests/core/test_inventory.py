@@ -7,7 +7,7 @@ from dataclasses import replace
 from rayorch.core.admission import NodeShape
 from rayorch.core.events import NodeCordoned
 from rayorch.core.inventory import Inventory, with_pools
-from rayorch.core.types import NodeHealth, NodeId, Resources
+from rayorch.core.types import MODEL_LABEL, Device, NodeHealth, NodeId, Resources
 from tests.build import gpus, node
 
 N1, N2 = NodeId("n1"), NodeId("n2")
@@ -104,7 +104,21 @@ def test_shapes_remember_nodes_that_are_down() -> None:
     inventory.observe((node("n1"),), 2.0)
     inventory.observe((node("n1"), node("n3", gpu=8, rack="r1")), 3.0)
     small, big = node("n1").total, node("n3", gpu=8).total
-    assert inventory.shapes() == (NodeShape(small, 2), NodeShape(big, 1, (("rack", "r1"),)))
+    unknown = (MODEL_LABEL, "")
+    assert inventory.shapes() == (NodeShape(big, 1, (("rack", "r1"), unknown)), NodeShape(small, 2, (unknown,)))
+
+
+def test_a_shape_says_the_model_that_its_gpus_have_and_whether_they_have_none() -> None:
+    inventory = Inventory()
+    mixed = replace(node("n3", model="H100"), devices=(Device(0, "H100"), Device(1, "A100")))
+    bare = replace(node("n4", gpu=0), labels=(("disk", "ssd"),))
+    inventory.observe((node("n1", model="H100"), node("n2"), mixed, bare), 1.0)
+    labels = sorted((shape.max_count, shape.labels) for shape in inventory.shapes())
+    assert labels == [
+        (1, (("disk", "ssd"),)),
+        (1, ((MODEL_LABEL, "H100"),)),
+        (2, ((MODEL_LABEL, ""),)),
+    ]
 
 
 def test_a_reader_of_changes_has_what_there_is() -> None:
