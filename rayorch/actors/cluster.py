@@ -18,8 +18,8 @@ from rayorch.actors.inventory import Sight
 from rayorch.actors.names import allocator_name, find, inventory_name, queues_name
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.core.allocations import gang_of
-from rayorch.core.capacity import Capacity
 from rayorch.core.bound_devices import bundle_of
+from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError

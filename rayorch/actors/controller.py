@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from rayorch.actors.bypasses import BypassWatch
 from rayorch.actors.cluster import RayCluster
 from rayorch.actors.execution import Executor
 from rayorch.actors.housekeeping import Housekeeper
@@ -74,6 +75,7 @@ class ControllerShell:
         self._executor = Executor(settings.runner, self._cluster, self._loop, self._runner_seen)
         packages = Path(settings.runner.packages) if settings.runner.packages else None
         self._housekeeper = Housekeeper(settings.instance, packages)
+        self._bypasses = BypassWatch()
         self._runners: dict[tuple[WorkloadId, int], RunnerView] = {}
         self._poked = asyncio.Event()
         self._turn: Turn | None = None
@@ -141,8 +143,9 @@ class ControllerShell:
         outcomes = self._cluster.commit(decided)
         actions = reconcile(snapshot, dict(self._runners), self._settings.profile)
         self._executor.carry_out(actions)
-        self._executor.keep_agents(self._cluster.nodes)
+        self._executor.keep_agents(snapshot)
         self._housekeeper.tick(self._cluster)
+        self._bypasses.tick()
         for outcome in outcomes:
             if not isinstance(outcome.decision, Scale | Reserve):
                 log.info("%s: %s %s", "committed" if outcome.committed else "refused", outcome.decision, outcome.reason)
@@ -199,7 +202,8 @@ class ControllerShell:
     @ray.method
     async def overview(self) -> Overview:
         """Queues, nodes and workloads by the last turn."""
-        return overview(self._settings.instance, self._turn, self._last_error)
+        view = overview(self._settings.instance, self._turn, self._last_error)
+        return replace(view, autoscaler=self._cluster.autoscaler, bypasses=self._bypasses.seen)
 
     @ray.method
     async def last_turn(self) -> Turn | None:

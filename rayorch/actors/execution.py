@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -21,10 +21,12 @@ from rayorch.actors.names import NAMESPACE, attempt_of_runner, find_or_none, log
 from rayorch.actors.node_agent import start_agent
 from rayorch.actors.runner import RunnerSettings, failed_start, start_runner
 from rayorch.core import reconcile as act
+from rayorch.core.capacity import InstancePhase, Provider
 from rayorch.core.errors import ClusterError
 from rayorch.core.requests import AttemptRef, ResizeRequest
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
-from rayorch.core.types import Kind, NodeHealth, NodeId, NodeSpec
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import Kind, NodeHealth, NodeId
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,34 @@ NEVER = 2**62
 """A grant version that no runner reaches: the poll ends only by its time or by the runner's death."""
 FIND_TIMEOUT_S = 10.0
 UNREACHED_PAUSE_S = 1.0
+
+
+AGENT_IDLE_S = 30.0
+"""Where Ray's autoscaler takes idle nodes away, an agent leaves a node that has been idle for so long."""
+
+
+def let_alone(snapshot: Snapshot) -> frozenset[NodeId]:
+    """Nodes on which nothing of ours may run, because Ray calls a node busy as long as any actor is on it.
+
+    A node that is leaving its group, and where Ray's autoscaler decides, one that has been idle for a while. A node
+    that holds something of a gang is neither.
+    """
+    held = {member.node for allocation in snapshot.allocations for member in allocation.members}
+    capacity = snapshot.capacity
+    leaving = {
+        instance.node
+        for state in capacity.groups
+        for instance in state.group.instances
+        if instance.phase is InstancePhase.LEAVING and instance.node is not None
+    }
+    idle = {
+        node.id
+        for node in snapshot.nodes
+        if capacity.provider is Provider.RAY
+        and node.idle_since_s is not None
+        and snapshot.now_s - node.idle_since_s >= AGENT_IDLE_S
+    }
+    return frozenset((leaving | idle) - held)
 
 
 class Executor:
@@ -99,9 +129,9 @@ class Executor:
 
     # ------------------------------------------------------------ agents
 
-    def keep_agents(self, nodes: Mapping[NodeId, NodeSpec]) -> None:
-        """One agent on each node that is there."""
-        there = {node.id for node in nodes.values() if node.health is not NodeHealth.LOST}
+    def keep_agents(self, snapshot: Snapshot) -> None:
+        """One agent on each node that is there, but for those that it would keep from being given back."""
+        there = {node.id for node in snapshot.nodes if node.health is not NodeHealth.LOST} - let_alone(snapshot)
         for node in there - self._agents.keys():
             self._agents[node] = start_agent(self._settings.instance, node)
         for node in self._agents.keys() - there:  # pinned to a node that is gone, it would wait there for ever

@@ -7,19 +7,25 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from rayorch.actors.names import inventory_name, owner_options
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import group_rows, held_by_node
-from rayorch.adapters.ray_nodes import foreign_holders, observe_nodes, used_by_node
+from rayorch.adapters.ray_nodes import Machine, foreign_holders, observe_nodes, used_by_node
 from rayorch.core.admission import NodeShape
+from rayorch.core.capacity import Capacity
+from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import ClusterError
 from rayorch.core.events import NodeCordoned
 from rayorch.core.inventory import Inventory, InventoryChanges, with_pools
 from rayorch.core.types import GPU, NodeHealth, NodeId, NodeSpec, Resources
+from rayorch.core.views import AutoscalerView
+
+if TYPE_CHECKING:
+    from rayorch.actors.node_groups import GroupKeeper, GroupSettings
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +36,31 @@ HOLDERS_PERIOD_S = 10.0
 @dataclass(frozen=True, slots=True)
 class InventorySettings:
     """`levels`: topology levels from the outermost inwards. `period_s`: time between two looks at Ray. `pools`: nodes
-    that can be had, whether or not they are there now."""
+    that can be had, whether or not they are there now. `groups`: who provides nodes, None for nobody."""
 
     instance: str = "main"
     levels: tuple[str, ...] = ("zone", "block", "rack")
     period_s: float = 1.0
     pools: tuple[NodeShape, ...] = ()
+    groups: GroupSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class Sight:
+    """What a reader's copy lacks. Nodes and groups are of the same moment, so that a node that has joined is never
+    missing on one side and still awaited on the other.
+
+    `capacity` None: as the reader has it. `autoscaler`: the last report of Ray's, None where there is none.
+    """
+
+    nodes: InventoryChanges
+    capacity_version: int = 0
+    capacity: Capacity | None = None
+    autoscaler: AutoscalerView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
     """What one look at Ray saw."""
 
     nodes: tuple[NodeSpec, ...]
@@ -58,9 +79,20 @@ class InventoryShell:
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._holders_asked_s = 0.0
         self._served: dict[NodeId, Resources] = {}
+        self._machines: dict[NodeId, Machine] = {}
         self._poker = Poker(controller_sender(settings.instance))
+        self._groups = self._keeper(settings.groups)
         self._observed = asyncio.Event()
         self._watch = asyncio.create_task(self._observe_forever())
+
+    def _keeper(self, settings: GroupSettings | None) -> GroupKeeper | None:
+        if settings is None:
+            return None
+        from rayorch.actors.node_groups import GroupKeeper  # only where nodes come and go
+
+        keeper = GroupKeeper(settings, self._inventory, self._poker.poke)
+        keeper.start()
+        return keeper
 
     async def _observe_forever(self) -> None:
         while True:
@@ -76,16 +108,16 @@ class InventoryShell:
                 self._poker.poke()
             await asyncio.sleep(self._settings.period_s)
 
-    def _look(self) -> _Sight:
+    def _look(self) -> _Look:
         # Of this instance alone: what another one holds on the same cluster is foreign to us.
         rows = group_rows(f"rayorch/{self._settings.instance}/")
         held = {NodeId(node): amount for node, amount in held_by_node(rows).items()}
         for node, amount in tuple(self._served.items()):
             held[node] = held.get(node, Resources()) + amount
-        nodes = observe_nodes(self._settings.levels)
-        return _Sight(nodes, used_by_node(), held, frozenset(row["placement_group_id"] for row in rows))
+        nodes = observe_nodes(self._settings.levels, self._machines)
+        return _Look(nodes, used_by_node(), held, frozenset(row["placement_group_id"] for row in rows))
 
-    def _take(self, sight: _Sight) -> None:
+    def _take(self, sight: _Look) -> None:
         now_s = time.time()
         for node in self._inventory.observe(sight.nodes, now_s):
             log.warning("node %s is lost", node)
@@ -95,12 +127,31 @@ class InventoryShell:
             self._holders_asked_s = now_s
             self._holders = foreign_holders(foreign, sight.groups)
         self._inventory.observe_foreign(sight.used, sight.held, self._holders if foreign else {})
+        if self._groups is not None:
+            self._groups.nodes_changed()
 
     @ray.method
     async def changes_since(self, version: int) -> InventoryChanges:
         """What changed after `version`; waits for the first look at Ray, so that a new inventory never seems empty."""
         await self._observed.wait()
         return self._inventory.changes_since(version)
+
+    @ray.method
+    async def sight_since(self, copy: tuple[int, int]) -> Sight:
+        """What changed after a copy, by its versions of the nodes and of the capacity."""
+        await self._observed.wait()
+        nodes, groups = self._inventory.changes_since(copy[0]), self._groups
+        if groups is None:
+            return Sight(nodes)
+        capacity = groups.capacity() if groups.version != copy[1] else None
+        return Sight(nodes, groups.version, capacity, groups.autoscaler)
+
+    @ray.method
+    async def change_groups(self, changes: tuple[GroupChange, ...]) -> tuple[str, ...]:
+        """Begin to change node groups; answers with why some are not changed. How it goes shows in the capacity."""
+        if self._groups is None:
+            return tuple(f"group {change.group}: nobody provides nodes here" for change in changes)
+        return self._groups.change(changes)
 
     @ray.method
     async def set_cordons(self, cordons: tuple[NodeCordoned, ...]) -> int:
@@ -130,8 +181,14 @@ class InventoryShell:
 
     @ray.method
     async def shapes(self) -> tuple[NodeShape, ...]:
-        """Sizes of nodes, and how many there were at most: what a workload may hope for."""
-        return with_pools(self._inventory.shapes(), self._settings.pools)
+        """Sizes of nodes, and how many there can be or were at most: what a workload may hope for.
+
+        Empty, which means unknown, before the groups were read for the first time.
+        """
+        groups = () if self._groups is None else self._groups.shapes()
+        if groups is None:
+            return ()
+        return with_pools(self._inventory.shapes(), (*self._settings.pools, *groups))
 
     @ray.method
     async def ping(self) -> int:

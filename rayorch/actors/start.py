@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -33,6 +33,9 @@ from rayorch.core.errors import ClusterError
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeId, QueueId, QueueSpec
 
+if TYPE_CHECKING:
+    from rayorch.actors.node_groups import GroupSettings
+
 log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 120.0
@@ -44,7 +47,8 @@ DEFAULT_QUEUE = QueueSpec(id=QueueId("default"))
 @dataclass(frozen=True, slots=True)
 class InstanceSettings:
     """`state_dir`: journal and logs, on a disk of the head that survives it. `levels`: topology, outermost first.
-    `queues` are created or brought up to date at every start. `pools`: nodes that an autoscaler could add."""
+    `queues` are created or brought up to date at every start. `pools`: nodes that an autoscaler could add. `groups`:
+    who adds and removes nodes, None for nobody."""
 
     profile: Profile
     state_dir: Path
@@ -52,6 +56,7 @@ class InstanceSettings:
     levels: tuple[str, ...] = ("zone", "block", "rack")
     queues: tuple[QueueSpec, ...] = field(default=())
     pools: tuple[NodeShape, ...] = field(default=())
+    groups: GroupSettings | None = None
 
     def __post_init__(self) -> None:
         check_instance(self.instance)
@@ -71,7 +76,8 @@ def start_instance(settings: InstanceSettings) -> None:
     journal_id = None if find_or_none(queues_name(instance)) is not None else ensure_journal(settings.journal_path)
     queues = start_queue_owner(QueueSettings(str(settings.journal_path), instance, journal_id), **where)
     start_log_store(LogSettings(instance, str(settings.state_dir / "logs")), **where)
-    inventory = start_inventory(InventorySettings(instance, settings.levels, pools=settings.pools), **where)
+    inventory_settings = InventorySettings(instance, settings.levels, pools=settings.pools, groups=settings.groups)
+    inventory = start_inventory(inventory_settings, **where)
     allocator_settings = AllocatorSettings(instance, start_deadline_s=settings.profile.start_deadline_s)
     allocator = start_allocator(allocator_settings, **where)
     ensure_coordinator()

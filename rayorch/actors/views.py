@@ -80,6 +80,7 @@ def overview(instance: str, turn: Turn | None, warning: str) -> Overview:
         workloads=tuple(_workload_row(workload, turn, held) for workload in snapshot.workloads),
         synced=snapshot.synced,
         warnings=warnings,
+        capacity=snapshot.capacity,
     )
 
 

@@ -198,6 +198,11 @@ class NodeGroups:
             self._strike(group, reason, now_s)
         self._show(self._capacity.provider, self._capacity.observed_s, self._capacity.error)
 
+    def withdraw(self, group: GroupName) -> None:
+        """A growth never reached its provider (the count had changed, or nothing answers): closed without a strike."""
+        self._growths.pop(group, None)
+        self._show(self._capacity.provider, self._capacity.observed_s, self._capacity.error)
+
     def stay(self, nodes: Iterable[NodeId], reason: str, now_s: float) -> None:
         """These nodes are not taken away after all (Ray refused the drain), nor are those that go only with them."""
         kept = frozenset(nodes)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
+from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import Wait
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Allocation, NodeHealth, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
@@ -81,11 +83,45 @@ class ExplainView:
     queue: QueueRow | None = None
 
 
+class LaunchState(StrEnum):
+    """How far Ray's autoscaler has come with nodes that it wants."""
+
+    REQUESTED = "requested"  # asked of the provider
+    PENDING = "pending"  # a machine that is not a Ray node yet
+    FAILED = "failed"  # the provider did not give it
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Nodes of one type that Ray's autoscaler has asked for. `since_s`: since when, or when it failed."""
+
+    group: str
+    count: int
+    state: LaunchState
+    reason: str = ""
+    instance: str = ""
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerView:
+    """The last report of Ray's autoscaler. `unmet`: demands that no node type of it could ever take, in words.
+
+    `error`: why it could not be read the last time; what is shown is then as old as `observed_s`.
+    """
+
+    observed_s: float
+    launches: tuple[Launch, ...] = ()
+    unmet: tuple[str, ...] = ()
+    error: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     """Everything that one page shows; `workloads` are those that have not ended.
 
     `last_cycle_s`: when the last turn of the loop ended [s since the epoch]; `cycle_took_s`: how long it took.
+    `capacity`: where nodes come from. `autoscaler`: Ray's, None where it has never reported.
     """
 
     now_s: float
@@ -99,6 +135,8 @@ class Overview:
     workloads: tuple[WorkloadRow, ...] = ()
     synced: bool = True
     warnings: tuple[str, ...] = ()
+    capacity: Capacity = Capacity()
+    autoscaler: AutoscalerView | None = None
 
 
 @dataclass(frozen=True, slots=True)

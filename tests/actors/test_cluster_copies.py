@@ -9,12 +9,15 @@ import pytest
 
 from rayorch.actors import cluster
 from rayorch.actors.cluster import RayCluster
+from rayorch.actors.inventory import Sight
 from rayorch.core.allocations import AllocationChanges
-from rayorch.core.decisions import Scale
+from rayorch.core.capacity import Capacity, GroupName, Provider
+from rayorch.core.cluster import Outcome
+from rayorch.core.decisions import GangDemand, GroupChange, Scale
 from rayorch.core.events import NodeCordoned
 from rayorch.core.inventory import InventoryChanges
 from rayorch.core.queues import QueueChanges
-from rayorch.core.types import Allocation, NodeHealth, NodeId, Resources, WorkloadId
+from rayorch.core.types import Allocation, NodeHealth, NodeId, Resources, TopologyRequest, WorkloadId
 from rayorch.policies.default import DEFAULT
 from tests.build import node, seat
 
@@ -30,6 +33,12 @@ class Owners:
         self.cordoned = InventoryChanges(3, False, (closed,), ())
         serving = Allocation(WorkloadId("app"), 1, (seat("n1", surplus=1),), 0.0, 30.0, "", (1,))
         self.booked = (AllocationChanges(1, True, (serving,), ()), True)
+        self.capacity: tuple[int, Capacity | None] = (0, None)
+        self.refusals: tuple[str, ...] = ()
+        self.selectors: list[dict[str, str]] = []
+
+    def sight(self, nodes: InventoryChanges) -> Sight:
+        return Sight(nodes, *self.capacity)
 
     def __getattr__(self, method: str) -> Any:
         return _Method(self, method)
@@ -44,6 +53,8 @@ class _Method:
 
     def remote(self, *args: Any) -> Any:
         self._owners.asked.append((self._name, args[0] if args else None))
+        if self._name == "set_gang_demand":
+            self._owners.selectors = args[1]
         return self._name
 
 
@@ -52,7 +63,9 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
     made = Owners()
 
     def answers(calls: list[Any]) -> list[Any]:
-        return [made.queues, made.inventory, made.booked] if len(calls) == 3 else [None, made.cordoned]
+        if len(calls) == 3:
+            return [made.queues, made.sight(made.inventory), made.booked]
+        return [None, made.sight(made.cordoned)] if len(calls) == 2 else [made.refusals]
 
     monkeypatch.setattr(cluster, "_answers", answers)
     return made
@@ -97,7 +110,7 @@ def test_a_new_allocator_that_knows_nothing_yet_does_not_make_serves_use_foreign
 def test_renewals_that_are_known_are_not_asked_for_again(owners: Owners, copies: RayCluster) -> None:
     copies.snapshot()
     assert owners.args_of("changes_since")[0] == (0, 0)
-    assert owners.args_of("changes_since")[3] == (7, 40)
+    assert owners.args_of("changes_since")[2] == (7, 40)
 
 
 def test_the_demand_for_capacity_is_repeated_in_case_its_keeper_was_restarted(
@@ -117,3 +130,41 @@ def test_what_the_queue_owner_forgets_is_handed_on_once(owners: Owners, copies: 
     owners.queues = QueueChanges(9, False, (), (), (), forgotten=(WorkloadId("old"),))
     copies.snapshot()
     assert (copies.take_forgotten(), copies.take_forgotten()) == (("old",), ())
+
+
+def test_the_capacity_is_kept_until_the_inventory_has_another(owners: Owners, copies: RayCluster) -> None:
+    assert copies.snapshot().capacity == Capacity()
+    known = Capacity(Provider.OURS, (), 5.0)
+    owners.capacity = (41, known)
+    assert copies.snapshot().capacity == known
+    owners.capacity = (41, None)  # nothing new
+    assert copies.snapshot().capacity == known
+    assert owners.args_of("sight_since")[-1][1] == 41
+    owners.capacity = (0, None)  # an inventory that nobody provides nodes to
+    assert copies.snapshot().capacity == Capacity()
+
+
+def test_a_demand_names_the_labels_that_its_nodes_must_have(owners: Owners, copies: RayCluster) -> None:
+    copies._coordinator = owners
+    gpu = Resources.of({"GPU": 8})
+    wanted = GangDemand(WorkloadId("w"), (gpu, gpu), TopologyRequest(), (("ray.io/accelerator-type", "H100"),))
+    held = GangDemand(WorkloadId("h"), (gpu,), TopologyRequest())
+
+    assert copies._scale(Scale((held,), (wanted,), "two")) == Outcome(Scale((held,), (wanted,), "two"), True)
+
+    h100 = {"ray.io/accelerator-type": "H100"}
+    assert owners.args_of("set_gang_demand") == [[{"GPU": 8.0}] * 3]
+    assert owners.selectors == [{}, h100, h100]
+
+
+def test_a_change_that_the_groups_do_not_take_is_refused_with_their_reason(
+    owners: Owners, copies: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies._coordinator = owners
+    monkeypatch.setattr(copies, "_demand_taken", lambda call: True)
+    change = GroupChange(GroupName("h100"), 0, 2, "for w")
+    scale = Scale((), (), "", (change,))
+    assert copies._scale(scale) == Outcome(scale, True)
+    assert owners.args_of("change_groups") == [(change,)]
+    owners.refusals = ("group h100 has an open order",)
+    assert copies._scale(scale) == Outcome(scale, False, "group h100 has an open order")
