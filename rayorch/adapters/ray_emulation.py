@@ -17,6 +17,8 @@ from ray.cluster_utils import Cluster
 
 from rayorch.core.device_binding import device_resource
 from rayorch.core.errors import ClusterError, SpecError
+from rayorch.core.types import MODEL_LABEL
+from rayorch.core.wellformed import check_accelerators
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +52,9 @@ class RedisStore:
 class EmulationSpec:
     """`nodes` nodes with `gpus` emulated GPUs and `cpus` CPUs each, spread over `racks` racks in equal runs.
 
-    `head_cpus`: CPUs of the head, which has no GPU. `exact_devices`: each GPU is a resource of its own too (gpu0, …), so
-    that rayorch can choose among them. `redis`: None for a head that forgets everything when it dies.
+    `head_cpus`: CPUs of the head, which has no GPU. `exact_devices`: each GPU is a resource of its own too (gpu0, …),
+    so that rayorch can choose among them. `models`: the accelerator model that each node claims to have, in order;
+    further nodes name none. `redis`: None for a head that forgets everything when it dies.
     """
 
     nodes: int
@@ -61,17 +64,36 @@ class EmulationSpec:
     head_cpus: int = 8
     dashboard_port: int | None = None
     exact_devices: bool = False
+    models: tuple[str, ...] = ()
     redis: RedisStore | None = None
 
     @staticmethod
-    def parse(text: str, racks: int = 1) -> EmulationSpec:
-        """Read "4x8" as 4 nodes with 8 GPUs each; SpecError for anything else."""
+    def parse(text: str, racks: int = 1, accelerators: str = "") -> EmulationSpec:
+        """Read "4x8" as 4 nodes with 8 GPUs each; SpecError for anything else. `accelerators`: see `parse_models`."""
         left, cross, right = text.partition("x")
         if not cross or not left.isdigit() or not right.isdigit() or not 1 <= int(left) <= 64 or int(right) > 64:
             raise SpecError("emulate", f"must be NODESxGPUS with 1 to 64 nodes and 0 to 64 GPUs each, got {text!r}")
         if not 1 <= racks <= int(left):
             raise SpecError("racks", f"must be from 1 to the number of nodes, got {racks}")
-        return EmulationSpec(nodes=int(left), gpus=int(right), racks=racks)
+        models = parse_models(accelerators, int(left)) if accelerators else ()
+        return EmulationSpec(nodes=int(left), gpus=int(right), racks=racks, models=models)
+
+
+def parse_models(text: str, nodes: int) -> tuple[str, ...]:
+    """Read "H100:2,A100:2" as a model for each of the first 4 nodes; without a number it is for all that are left.
+
+    SpecError for anything else, and for more nodes than there are.
+    """
+    models: list[str] = []
+    for part in text.replace(" ", "").split(","):
+        model, colon, count = part.partition(":")
+        check_accelerators((model,), "accelerators")
+        if colon and not (count.isascii() and count.isdigit() and len(count) < 4):
+            raise SpecError("accelerators", f"must be such as H100:2,A100:2, got {text!r}")
+        models += [model] * (int(count) if colon else nodes - len(models))
+        if len(models) > nodes:
+            raise SpecError("accelerators", f"names {len(models)} nodes, there are {nodes}")
+    return tuple(models)
 
 
 class EmulatedCluster:
@@ -96,7 +118,8 @@ class EmulatedCluster:
         self._nodes: dict[str, Any] = {}
         try:
             for index in range(spec.nodes):
-                self.add_node(f"node-{index}", rack=index * spec.racks // spec.nodes)
+                model = spec.models[index] if index < len(spec.models) else ""
+                self.add_node(f"node-{index}", rack=index * spec.racks // spec.nodes, model=model)
         except BaseException:
             self._cluster.shutdown()
             raise
@@ -115,15 +138,18 @@ class EmulatedCluster:
         """Ray's id of a node."""
         return str(self._nodes[name].node_id)
 
-    def add_node(self, name: str, rack: int = 0) -> str:
+    def add_node(self, name: str, rack: int = 0, model: str = "") -> str:
         """Start one more node; answers with its id. Nodes start one after another: a starved raylet aborts."""
+        labels = {"rayorch.io/name": name, "rayorch.io/rack": f"rack-{rack}"}
+        if model:
+            labels[MODEL_LABEL] = model
         for attempt in range(1, NODE_START_TRIES + 1):
             try:
                 node = self._cluster.add_node(
                     num_cpus=self.spec.cpus,
                     num_gpus=self.spec.gpus,
                     resources=self._device_resources(),
-                    labels={"rayorch.io/name": name, "rayorch.io/rack": f"rack-{rack}"},
+                    labels=labels,
                 )
             except Exception as error:
                 if attempt == NODE_START_TRIES:
