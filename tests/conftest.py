@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests.ray_cluster import EmulatedCluster, start_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT_VARIABLES = ("RAYORCH_DATA", "RAYORCH_CASES")
+KEPT_VARIABLES = ("RAYORCH_DATA", "RAYORCH_CASES", "RAYORCH_CRDS", "RAYORCH_TOOLS", "RAYORCH_CRD_SERVER")
 
 
 def _isolate_environment() -> None:
@@ -66,6 +66,18 @@ def data_dir() -> Path:
 def cases_dir() -> Path:
     """Conformance cases: RAYORCH_CASES, or ../shared/cases beside the checkout; skips when absent."""
     return _folder("RAYORCH_CASES", "../shared/cases")
+
+
+@pytest.fixture(scope="session")
+def crds_dir() -> Path:
+    """KubeRay's definitions: RAYORCH_CRDS, or ../shared/kuberay/crds beside the checkout; skips when absent."""
+    return _folder("RAYORCH_CRDS", "../shared/kuberay/crds")
+
+
+@pytest.fixture(scope="session")
+def tools_dir() -> Path:
+    """Tools of tests (the CRD API server): RAYORCH_TOOLS, or ../shared/tools beside the checkout; skips when absent."""
+    return _folder("RAYORCH_TOOLS", "../shared/tools")
 
 
 @pytest.fixture(scope="module")
