@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from rayorch.core.adoption import adopt_world, leftovers
 from rayorch.core.allocations import Allocations
+from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.codec import decode, encode
-from rayorch.core.decisions import Plan
+from rayorch.core.decisions import GroupChange, Plan
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import Event
 from rayorch.core.inventory import Inventory
@@ -29,6 +30,7 @@ from rayorch.core.types import (
     NodeId,
     NodeSpec,
     QueueSpec,
+    Resources,
     State,
     WorkloadId,
     WorkloadSpec,
@@ -50,6 +52,8 @@ from rayorch.sim.faults import (
     NoFaults,
     Twice,
 )
+from rayorch.sim.groups import SimProvider
+from rayorch.sim.scaling import SimScaling
 from rayorch.sim.work import SimAttempts, SimWork
 from rayorch.sim.world import SimWorld
 
@@ -70,7 +74,7 @@ class SimCluster:
     """Implements `core.cluster.Cluster`. See the module's docstring.
 
     `journal` is what survives the queue owner, `history` the same events as values. `checks` is called at every step
-    and after every tick.
+    and after every tick. `provider`: who adds and removes nodes, besides those that are there from the start.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class SimCluster:
         instance: str = "sim",
         tick_s: float = 0.5,
         start_s: float = 1000.0,
+        provider: SimProvider | None = None,
     ) -> None:
         self.profile = profile
         self.instance = instance
@@ -106,6 +111,10 @@ class SimCluster:
         self._inventory: Inventory | None = None
         self._books: Allocations | None = None
         self._synced = False
+        self.scaling: SimScaling | None = None
+        if provider is not None:
+            provider.world = self.world
+            self.scaling = SimScaling(self, provider)
         self.controller = SimController(self, decide)
         for spec in queues:
             self.record(self.tree.set_queue(spec, self.now_s))
@@ -163,6 +172,8 @@ class SimCluster:
                 self._tree = None
             case Actor.INVENTORY:
                 self._inventory = None
+                if self.scaling is not None:
+                    self.scaling.forget_all()
             case Actor.ALLOCATOR:
                 self._books = None
                 self._synced = False
@@ -357,6 +368,27 @@ class SimCluster:
         self._remove_from_world(adoption.remove)
         self._synced = True
 
+    # ------------------------------------------------------------ the inventory's own work
+
+    def capacity(self) -> Capacity:
+        """What the inventory knows of where nodes come from."""
+        return self.scaling.capacity() if self.scaling is not None else Capacity()
+
+    def change_group(self, change: GroupChange) -> None:
+        """Carry out one change of a node group."""
+        if self.scaling is None:
+            raise StalePlanError(f"nobody provides group {change.group}")
+        self.scaling.change(change)
+
+    def _observe(self) -> None:
+        """The nodes that Ray lists, what is in use on them, and the groups that they come from."""
+        self.inventory.observe(tuple(self.world.nodes.values()), self.now_s)
+        used = self.world.used()
+        held = {id: amount - self.world.foreign.get(id, Resources()) for id, amount in used.items()}
+        self.inventory.observe_foreign(used, held, {})
+        if self.scaling is not None:
+            self.as_actor(Actor.INVENTORY, self.scaling.turn)
+
     # ------------------------------------------------------------ runners' and clients' calls
 
     def renew(self, workload: WorkloadId, attempt: int) -> bool:
@@ -392,8 +424,10 @@ class SimCluster:
         """Move the clock on by one tick and let everybody do what is due; then one turn of the loop."""
         self.now_s += self.tick_s
         self._deliver_late()
+        if self.scaling is not None:
+            self.scaling.provider.tick(self.now_s)
         self.world.tick(self.now_s)
-        self.inventory.observe(tuple(self.world.nodes.values()), self.now_s)
+        self._observe()
         self.attempts.tick(self.now_s, self.tick_s, self)
         self._heartbeats()
         self.as_actor(Actor.ALLOCATOR, self._allocator_turn)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from rayorch.core.allocations import gang_of
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop
-from rayorch.core.errors import ClusterError, RayorchError
+from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import Event, NodeCordoned
 from rayorch.core.policy import Profile
 from rayorch.core.reconcile import (
@@ -91,7 +91,11 @@ class SimController:
         """Fetch what changed and join it."""
         cluster, before = self._cluster, self.versions
         queues = self._ask(Actor.QUEUES, "changes", lambda: cluster.tree.changes_since(before.queues, self._renewals))
-        nodes = self._ask(Actor.INVENTORY, "changes", lambda: cluster.inventory.changes_since(before.inventory))
+        nodes, capacity = self._ask(
+            Actor.INVENTORY,
+            "changes",
+            lambda: (cluster.inventory.changes_since(before.inventory), cluster.capacity()),
+        )
         books, synced = self._ask(
             Actor.ALLOCATOR,
             "changes",
@@ -124,6 +128,7 @@ class SimController:
             nodes=tuple(self.nodes[id] for id in sorted(self.nodes)),
             allocations=tuple(self.allocations[key] for key in sorted(self.allocations)),
             synced=synced,
+            capacity=capacity,
         )
 
     def _inform_inventory(self, cordons: tuple[NodeCordoned, ...]) -> None:
@@ -170,7 +175,9 @@ class SimController:
                     self._record(
                         "cordon", lambda: cluster.tree.cordon(decision.node, decision.reason, None, cluster.now_s)
                     )
-                case Reserve() | Scale():
+                case Scale():
+                    return self._scale(decision)
+                case Reserve():
                     pass
                 case _:
                     assert_never(decision)
@@ -180,6 +187,18 @@ class SimController:
             cluster.refusals.append(f"{cluster.now_s:.1f} {type(decision).__name__}: {error}")
             return Outcome(decision, False, str(error))
         return Outcome(decision, True)
+
+    def _scale(self, scale: Scale) -> Outcome:
+        """Each change of a node group on its own: one that is refused keeps no other back."""
+        cluster = self._cluster
+        refused = []
+        for change in scale.changes:
+            try:
+                self._ask(Actor.INVENTORY, "change_group", lambda change=change: cluster.change_group(change))  # type: ignore[misc]
+            except StalePlanError as error:
+                refused.append(str(error))
+                cluster.refusals.append(f"{cluster.now_s:.1f} Scale: {error}")
+        return Outcome(scale, not refused, "; ".join(refused))
 
     def _start(self, start: Start, versions: Versions) -> None:
         cluster = self._cluster

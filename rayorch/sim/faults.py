@@ -16,7 +16,7 @@ from rayorch.core.types import NodeId, WorkloadId
 
 
 class Actor(StrEnum):
-    """Who calls and is called. Clients, runners and Ray itself are not killed at calls."""
+    """Who calls and is called. Clients, runners, Ray itself and who provides nodes are not killed at calls."""
 
     QUEUES = "queues"
     INVENTORY = "inventory"
@@ -25,6 +25,7 @@ class Actor(StrEnum):
     RUNNER = "runner"
     CLIENT = "client"
     RAY = "ray"
+    PROVIDER = "provider"
 
 
 OWNERS = (Actor.QUEUES, Actor.INVENTORY, Actor.ALLOCATOR, Actor.CONTROLLER)

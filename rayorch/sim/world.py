@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.adoption import WorldGroup
 from rayorch.core.room import Room
-from rayorch.core.types import Allocation, Member, MemberPhase, NodeId, NodeSpec, Resources, WorkloadId
+from rayorch.core.types import (
+    Allocation,
+    Member,
+    MemberPhase,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    Resources,
+    WorkloadId,
+    total,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +41,11 @@ class SimWorld:
         self._groups: dict[str, SimGroup] = {}
         self._group_s = group_s
         self._count = 0
+        self._exiting: list[NodeId] = []
         self.stuck: set[NodeId] = set()
         """Nodes on which no new group ever gets ready, though Ray lists them as fine."""
+        self.foreign: dict[NodeId, Resources] = {}
+        """What is in use outside our groups."""
 
     # ------------------------------------------------------------ reading
 
@@ -56,6 +69,21 @@ class SimWorld:
         rows = [WorldGroup(g.name, g.group_id, g.bundles, g.created) for g in self._groups.values()]
         return tuple(sorted(rows, key=lambda row: (row.name, row.group_id)))
 
+    def used(self) -> dict[NodeId, Resources]:
+        """What is in use on each node, for all that Ray counts; nothing on an idle one."""
+        found: dict[NodeId, list[Resources]] = {node: [] for node in self._nodes}
+        for group in self._groups.values():
+            for node, bundle in group.bundles if group.created else ():
+                found.setdefault(node, []).append(bundle)
+        for node, amount in self.foreign.items():
+            found.setdefault(node, []).append(amount)
+        return {node: total(amounts) for node, amounts in found.items()}
+
+    def holders(self, node: NodeId) -> tuple[str, ...]:
+        """The names of the groups that have a bundle on the node, and "foreign" if others use it."""
+        names = {g.name for g in self._groups.values() if g.created and any(on == node for on, _ in g.bundles)}
+        return tuple(sorted(names | ({"foreign"} if self.foreign.get(node) else set())))
+
     def named(self, name: str) -> SimGroup | None:
         """The group of that name."""
         found = [group for group in self._groups.values() if group.name == name]
@@ -78,7 +106,10 @@ class SimWorld:
         self._groups.pop(group_id, None)
 
     def tick(self, now_s: float) -> None:
-        """Create what was asked for, oldest first, where it fits."""
+        """Nodes that were drained while idle exit; then create what was asked for, oldest first, where it fits."""
+        for node in self._exiting:
+            self.remove_node(node)
+        self._exiting.clear()
         for group in sorted(self._groups.values(), key=lambda g: (g.asked_s, g.group_id)):
             if not group.created and now_s >= group.asked_s + self._group_s and self._fits(group, now_s):
                 self._groups[group.group_id] = replace(group, created=True)
@@ -86,6 +117,7 @@ class SimWorld:
     def _fits(self, group: SimGroup, now_s: float) -> bool:
         if any(node in self.stuck for node, _ in group.bundles):
             return False
+        # Ray starts nothing on a draining node.
         room = Room.of(self._nodes.values(), _as_allocations(self._groups.values()), now_s)
         for node, bundle in group.bundles:
             if not room.fits(node, bundle):
@@ -94,6 +126,37 @@ class SimWorld:
         return True
 
     # ------------------------------------------------------------ nodes
+
+    def add_node(self, spec: NodeSpec) -> None:
+        """A new machine joins."""
+        self._nodes[spec.id] = spec
+
+    def drain(self, node: NodeId, deadline_s: float, reason: str) -> None:
+        """The node takes nothing new and is gone at the deadline; there is no way back."""
+        spec = self._nodes.get(node)
+        if spec is not None:
+            by_s = deadline_s if spec.drain_deadline_s is None else min(deadline_s, spec.drain_deadline_s)
+            self._nodes[node] = replace(spec, health=NodeHealth.DRAINING, reason=reason, drain_deadline_s=by_s)
+
+    def drain_idle(self, node: NodeId, now_s: float, reason: str) -> str:
+        """Ask Ray to end a node that is idle. Empty when it does: the node exits at once; otherwise why not."""
+        if node not in self._nodes:
+            return ""
+        busy = self.holders(node)
+        if busy:
+            return f"in use by {', '.join(busy)}"
+        self.drain(node, now_s, reason)
+        self._exiting.append(node)
+        return ""
+
+    def remove_node(self, node: NodeId) -> None:
+        """The node goes for good."""
+        self.lose_node(node)
+        self._away.pop(node, None)
+
+    def forget_away(self, which: Callable[[NodeSpec], bool]) -> None:
+        """These lost nodes never come back."""
+        self._away = {id: spec for id, spec in self._away.items() if not which(spec)}
 
     def lose_node(self, node: NodeId) -> None:
         """The node dies; bundles on it die with it."""

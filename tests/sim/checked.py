@@ -15,6 +15,8 @@ from rayorch.policies.default import DEFAULT
 from rayorch.sim.checkers import Violation, check_history, check_live, check_plan, check_replay
 from rayorch.sim.cluster import SimCluster
 from rayorch.sim.faults import Faults
+from rayorch.sim.groups import SimProvider
+from rayorch.sim.scale_checkers import check_groups_at_rest, check_patches, check_scale
 from rayorch.sim.work import SimWork
 
 REPLAYED_EVERY = 20
@@ -34,8 +36,9 @@ class CheckedCluster(SimCluster):
         at_calls: bool = True,
         history_every: int = 1,
         tick_s: float = 0.5,
+        provider: SimProvider | None = None,
     ) -> None:
-        super().__init__(nodes, queues, profile, plan, works, faults, tick_s=tick_s)
+        super().__init__(nodes, queues, profile, plan, works, faults, tick_s=tick_s, provider=provider)
         self._history_every = history_every
         self._ticks = 0
         self._first_seen: dict[str, float] = {}
@@ -91,12 +94,16 @@ class CheckedCluster(SimCluster):
             self.check_past()
         for seen, made, outcomes in self.controller.plans[self._judged :]:
             self.complain(check_plan(seen, made))
+            self.complain(check_scale(seen, made, self.profile.node_idle_s))
             self._check_repeats(outcomes)
             if self._judged % REPLAYED_EVERY == 0:
                 stored = decode(encode(seen))
                 assert isinstance(stored, Snapshot)
                 self.complain(check_replay(seen, made, plan(stored, self.profile)))
             self._judged += 1
+        if self.scaling is not None:
+            provider = self.scaling.provider
+            self.complain(check_patches(provider.patches, provider.removals, provider.groups.values()))
 
     def check_past(self) -> None:
         """What the whole journal says."""
@@ -137,6 +144,19 @@ class CheckedCluster(SimCluster):
         assert not self.attempts.children, self.story(f"still working: {sorted(self.attempts.children)}")
         assert not self.attempts.runners, self.story(f"runners left: {sorted(self.attempts.runners)}")
 
+    def run_to_rest(self, limit_s: float = 600.0) -> None:
+        """Run until everything has ended and the groups have given back what nobody needs, and look for leftovers."""
+        assert self.scaling is not None, "without groups there is nothing to wait for but the work"
+        self.run_to_quiet(limit_s)
+        end_s = self.now_s + limit_s
+        while self.now_s < end_s and self._groups_at_rest():
+            self.tick()
+        self.complain(self._groups_at_rest())
+
+    def _groups_at_rest(self) -> tuple[Violation, ...]:
+        assert self.scaling is not None
+        return check_groups_at_rest(self.scaling.provider.truth(), self.scaling.capacity())
+
     def complain(self, violations: tuple[Violation, ...]) -> None:
         """End the test with the story of what happened."""
         assert not violations, self.story("\n".join(map(str, violations)))
@@ -147,4 +167,8 @@ class CheckedCluster(SimCluster):
         lines += [f"  {text[:300]}" for text in self.journal[-25:]]
         lines += ["actions:", *(f"  {at_s:.1f} {action!r:.200}" for at_s, action in self.controller.actions[-12:])]
         lines += ["refusals:", *(f"  {text}" for text in self.refusals[-8:])]
+        if self.scaling is not None:
+            lines += ["patches:", *(f"  {patch}" for patch in self.scaling.provider.patches[-8:])]
+            lines += ["removals:", *(f"  {removal}" for removal in self.scaling.provider.removals[-8:])]
+            lines += ["groups:", *(f"  {state}" for state in self.scaling.capacity().groups)]
         return "\n".join(lines)

@@ -1,0 +1,360 @@
+"""The invariants of capacity as code: what may be asked of node groups, and what may be taken away.
+
+15 a change is decided on what is known, within the group's limits, one at a time, never during a back-off
+16 no node is asked for beyond what whole gangs need    17 no node goes that somebody needs
+18 what is said about capacity is true                  19 at rest nothing is left over
+
+The need is worked out here once more, from the snapshot and the plan alone: the waiting gangs are seated in their
+order on what is free, on what has been ordered, and on what the plan adds. What can be left out without any gang
+losing its place was too much; what can't be taken away without that was needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rayorch.core.capacity import Capacity, GroupName, GroupState, InstancePhase, NodeGroup, Provider
+from rayorch.core.decisions import GangDemand, GroupChange, Plan, Reserve, Resize, Scale, Start, WaitReason
+from rayorch.core.planning.claims import Shape, gang_of
+from rayorch.core.planning.seats import Search, find
+from rayorch.core.policy import SortKey
+from rayorch.core.room import Room
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.topology import Domain, Topology
+from rayorch.core.types import NodeHealth, NodeId, NodeSpec, Resources, State, WorkloadId
+from rayorch.sim.checkers import Violation
+from rayorch.sim.groups import Patch, Removal, node_of
+
+
+def check_scale(snapshot: Snapshot, plan: Plan, idle_s: float) -> tuple[Violation, ...]:
+    """All that can be judged from a snapshot and the plan that was made on it. `idle_s`: the profile's."""
+    scale = next((d for d in plan.decisions if isinstance(d, Scale)), None)
+    if scale is None or snapshot.capacity.provider is Provider.NONE:
+        return ()
+    view = _View.of(snapshot, plan, scale)
+    return (
+        *check_bounds(snapshot, scale),
+        *check_growth(view),
+        *check_shrink(view, idle_s),
+        *check_capacity_waits(view),
+    )
+
+
+def check_bounds(snapshot: Snapshot, scale: Scale) -> Iterator[Violation]:
+    """15: each change alone, against its group as the snapshot shows it."""
+    capacity = snapshot.capacity
+    states = {state.group.name: state for state in capacity.groups}
+    if scale.changes and not capacity.decides:
+        yield Violation(15, "groups", f"changed although {capacity.error or 'they are not ours to change'}")
+    names = [change.group for change in scale.changes]
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        yield Violation(15, name, "is changed twice in one plan")
+    for change in scale.changes:
+        state = states.get(change.group)
+        if state is None:
+            yield Violation(15, change.group, "is changed and does not exist")
+        else:
+            for detail in _out_of_bounds(change, state, snapshot.now_s):
+                yield Violation(15, change.group, detail)
+
+
+def _out_of_bounds(change: GroupChange, state: GroupState, now_s: float) -> Iterator[str]:
+    group, back_off = state.group, state.back_off
+    if change.from_replicas != group.replicas:
+        yield f"is changed from {change.from_replicas} while it has {group.replicas}"
+    if change.to_replicas == change.from_replicas:
+        yield "is changed to what it is"
+    if not change.reason:
+        yield "is changed without a reason"
+    if change.to_replicas > change.from_replicas:
+        if change.to_replicas > group.max_replicas:
+            yield f"grows to {change.to_replicas}, beyond its maximum of {group.max_replicas}"
+        if state.order is not None or state.shrinks_to is not None:
+            yield "grows while another change is open"
+        if back_off is not None and now_s < back_off.until_s:
+            yield f"grows {back_off.until_s - now_s:.1f} s before its back-off is over"
+        if not change.beneficiaries and change.to_replicas > group.min_replicas:
+            yield "grows for nobody"
+        if not now_s < change.expected_s <= change.deadline_s:
+            yield f"is expected at {change.expected_s:.1f}, given up at {change.deadline_s:.1f}, now {now_s:.1f}"
+    elif change.to_replicas < group.min_replicas:
+        yield f"shrinks to {change.to_replicas}, below its minimum of {group.min_replicas}"
+    else:
+        known = {i.name: i for i in group.instances}
+        replicas = {known[name].replica for name in change.instances if name in known}
+        whole = {i.name for i in group.instances if i.replica in replicas}
+        if not set(change.instances) <= known.keys():
+            yield f"is to lose {sorted(set(change.instances) - known.keys())}, which it does not have"
+        if whole != set(change.instances):
+            yield f"is to lose part of a replica: {change.instances}"
+        unmade = change.from_replicas - len({i.replica for i in group.instances})  # promised, and not even a machine
+        if not 0 <= change.from_replicas - change.to_replicas - len(replicas) <= max(0, unmade):
+            yield f"names {len(replicas)} replicas and loses {change.from_replicas - change.to_replicas}"
+        if {known[n].node for n in change.instances if n in known and known[n].node} != set(change.nodes):
+            yield f"names {change.nodes}, which are not the nodes of {change.instances}"
+
+
+# ---------------------------------------------------------------- the need, worked out again
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a plan leaves: free room, what is closed for whom, who waits for room in which order.
+
+    `coming`: nodes that have been ordered. `added`: the replicas that the plan adds, each with its nodes.
+    """
+
+    snapshot: Snapshot
+    plan: Plan
+    scale: Scale
+    room_nodes: tuple[NodeSpec, ...]
+    closed: dict[NodeId, WorkloadId]
+    gangs: tuple[tuple[WorkloadId, Shape], ...]
+    coming: tuple[NodeSpec, ...]
+    added: tuple[tuple[GroupName, tuple[NodeSpec, ...]], ...]
+
+    @staticmethod
+    def of(snapshot: Snapshot, plan: Plan, scale: Scale) -> _View:
+        """Index a snapshot and its plan."""
+        closed = {
+            m.node: d.workload
+            for d in plan.decisions
+            if isinstance(d, Reserve) and not d.from_release
+            for m in d.members
+        }
+        cancelled: dict[GroupName, int] = {}
+        added: list[tuple[GroupName, tuple[NodeSpec, ...]]] = []
+        groups = {state.group.name: state.group for state in snapshot.capacity.groups}
+        for change in scale.changes:
+            group = groups.get(change.group)
+            if group is None:
+                continue
+            if not change.nodes:
+                cancelled[change.group] = max(0, change.from_replicas - change.to_replicas)
+            for number in range(change.to_replicas - change.from_replicas):
+                made = [node_of(group, f"{group.name}-added{number}-{host}") for host in range(group.hosts)]
+                added.append((group.name, tuple(made)))
+        coming = [
+            node for state in snapshot.capacity.groups for node in _coming(state, cancelled.get(state.group.name, 0))
+        ]
+        return _View(
+            snapshot,
+            plan,
+            scale,
+            snapshot.nodes,
+            closed,
+            tuple((demand.workload, _shape(snapshot, demand)) for demand in scale.wanted),
+            tuple(coming),
+            tuple(added),
+        )
+
+    def seated(self, extra: Iterable[NodeSpec], without: frozenset[NodeId] = frozenset()) -> frozenset[WorkloadId]:
+        """The waiting gangs that find a place, each whole, in their order: on what is free and on `extra` nodes."""
+        nodes = (*(n for n in self.room_nodes if n.id not in without), *extra)
+        room = Room.of(nodes, self.snapshot.allocations, self.snapshot.now_s)
+        for decision in self.plan.decisions:
+            members = decision.members if isinstance(decision, Start) else ()
+            members = decision.add if isinstance(decision, Resize) else members
+            if isinstance(decision, Reserve) and decision.from_release:
+                members = decision.members
+            for member in members:
+                if room.fits(member.node, member.bundle):
+                    room.take(member.node, member.bundle)
+        topology = Topology.of(nodes)
+        found = set()
+        for id, shape in self.gangs:
+            bundles = [bundle for bundle, count in shape.bundles for _ in range(count)]
+            closed = frozenset(node for node, holder in self.closed.items() if holder != id)
+            places = find(shape.loose, _search(room, topology, closed))
+            if places is not None:
+                found.add(id)
+                for bundle, node in zip(bundles, places, strict=True):
+                    room.take(node, bundle)
+        return frozenset(found)
+
+    @property
+    def all_added(self) -> tuple[NodeSpec, ...]:
+        """Every node that the plan adds."""
+        return tuple(node for _, nodes in self.added for node in nodes)
+
+
+def _coming(state: GroupState, cancelled: int) -> Iterator[NodeSpec]:
+    """Nodes that the group's open order has not delivered yet."""
+    if state.order is None:
+        return
+    group = state.group
+    there = [i for i in group.instances if i.phase is InstancePhase.RUNNING]
+    for number in range((state.order.to_replicas - cancelled) * group.hosts - len(there)):
+        yield node_of(group, f"{group.name}-coming{number}")
+
+
+def _shape(snapshot: Snapshot, demand: GangDemand) -> Shape:
+    """What a demand needs: the gang's own shape, or that of a seat more for one that runs."""
+    workload = next(w for w in snapshot.workloads if w.id == demand.workload)
+    if workload.state is State.PENDING:
+        return gang_of(workload.spec).shape
+    bundles = tuple((bundle, 1) for bundle in demand.bundles)
+    near = tuple(sorted({m.node for a in snapshot.allocations if a.workload == workload.id for m in a.members}))
+    return Shape(bundles, demand.topology, False, near if demand.topology.required is not None else ())
+
+
+def _search(room: Room, topology: Topology, closed: frozenset[NodeId]) -> Search:
+    def tightest(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        return (free.gpu_units,)
+
+    def fullest(domain: Domain) -> SortKey:
+        return (sum(room.gpu_units(node) for node in domain.nodes),)
+
+    return Search((room,), topology, tightest, fullest, closed)
+
+
+# ---------------------------------------------------------------- growth and shrink
+
+
+def check_growth(view: _View) -> Iterator[Violation]:
+    """16: for gangs that wait for nothing but room, and not one replica more than they need."""
+    wanted = {demand.workload for demand in view.scale.wanted}
+    growths = [c for c in view.scale.changes if c.to_replicas > c.from_replicas]
+    for change in growths:
+        for id in change.beneficiaries:
+            if id not in wanted:
+                yield Violation(16, change.group, f"grows for {id}, which does not wait for room alone")
+    if not view.added:
+        return
+    served = view.seated((*view.coming, *view.all_added))
+    mins = {state.group.name: state.group.min_replicas for state in view.snapshot.capacity.groups}
+    for change in growths:
+        lost = sorted(set(change.beneficiaries) - served)
+        if lost:
+            yield Violation(16, change.group, f"grows for {lost}, which find no place even so")
+        one = next(i for i, (name, _) in enumerate(view.added) if name == change.group)
+        fewer = [node for i, (_, nodes) in enumerate(view.added) if i != one for node in nodes]
+        if served <= view.seated((*view.coming, *fewer)) and change.to_replicas > mins[change.group]:
+            yield Violation(16, change.group, f"grows to {change.to_replicas}, and one less serves the same gangs")
+
+
+def check_shrink(view: _View, idle_s: float) -> Iterator[Violation]:
+    """17: what goes holds nothing, has been idle for long enough, is no spare, and no waiting gang needs it."""
+    snapshot = view.snapshot
+    nodes = {node.id: node for node in snapshot.nodes}
+    groups = {state.group.name: state.group for state in snapshot.capacity.groups}
+    held = {m.node for a in snapshot.allocations for m in a.members}
+    for decision in view.plan.decisions:
+        held |= {m.node for m in decision.members} if isinstance(decision, Start | Reserve) else set()
+        held |= {m.node for m in decision.add} if isinstance(decision, Resize) else set()
+    for change in view.scale.changes:
+        group = groups.get(change.group)
+        if group is None or change.to_replicas > change.from_replicas:
+            continue
+        after_s = group.idle_s if group.idle_s is not None else idle_s
+        for id in change.nodes:
+            for detail in _must_stay(nodes.get(id), id in held, snapshot.now_s, after_s):
+                yield Violation(17, id, f"is to go although it {detail}")
+        if change.nodes and _idle_left(group, change, nodes, held) < min(group.spares, _running(group)):
+            yield Violation(17, change.group, f"would keep fewer than {group.spares} spares")
+        extra = (*view.coming, *view.all_added)
+        before = view.seated((*extra, *_cancelled(view, change, group)))
+        lost = before - view.seated(extra, frozenset(change.nodes))
+        if lost:
+            yield Violation(17, change.group, f"is to lose {change.instances}, which {sorted(lost)} need")
+
+
+def _must_stay(node: NodeSpec | None, held: bool, now_s: float, after_s: float) -> Iterator[str]:
+    if node is None or node.health is NodeHealth.LOST:
+        return
+    if held:
+        yield "is held or reserved"
+    if node.foreign:
+        yield "is used outside our grants"
+    if node.health is NodeHealth.DRAINING:
+        yield "is draining already"
+    if node.idle_since_s is None:
+        yield "is in use"
+    elif now_s - node.idle_since_s < after_s:
+        yield f"has been idle for {now_s - node.idle_since_s:.1f} of {after_s:.1f} s only"
+
+
+def _running(group: NodeGroup) -> int:
+    return len({i.replica for i in group.instances if i.phase is InstancePhase.RUNNING})
+
+
+def _idle_left(group: NodeGroup, change: GroupChange, nodes: dict[NodeId, NodeSpec], held: set[NodeId]) -> int:
+    """Whole idle replicas that stay."""
+    count = 0
+    for replica in sorted({i.replica for i in group.instances}):
+        ours = [i for i in group.instances if i.replica == replica]
+        up = all(i.phase is InstancePhase.RUNNING and i.node in nodes and i.node not in held for i in ours)
+        count += up and not any(i.name in change.instances for i in ours)
+    return count
+
+
+def _cancelled(view: _View, change: GroupChange, group: NodeGroup) -> list[NodeSpec]:
+    """The nodes that would have come but for this change: those of an open order that it cancels."""
+    state = next(s for s in view.snapshot.capacity.groups if s.group.name == group.name)
+    if change.nodes or state.order is None:
+        return []
+    count = (change.from_replicas - change.to_replicas) * group.hosts
+    return [node_of(group, f"{group.name}-cancelled{i}") for i in range(count)]
+
+
+# ---------------------------------------------------------------- what is said about it
+
+
+def check_capacity_waits(view: _View) -> Iterator[Violation]:
+    """18: who waits for nodes says so, and says nothing else about capacity than what is so."""
+    snapshot, plan = view.snapshot, view.plan
+    states = snapshot.capacity.groups
+    growing = {id for c in view.scale.changes if c.to_replicas > c.from_replicas for id in c.beneficiaries}
+    open_orders = any(s.order is not None for s in states)
+    now_s = snapshot.now_s
+    true = {
+        WaitReason.PROVISIONING: open_orders or bool(growing),
+        WaitReason.CAPACITY_REFUSED: any(s.back_off and s.back_off.until_s > now_s for s in states),
+        WaitReason.CAPACITY_UNKNOWN: bool(snapshot.capacity.error),
+    }
+    for id, waits in sorted(plan.waits.items()):
+        reasons = {wait.reason for wait in waits}
+        for reason, holds in true.items():
+            if reason in reasons and not holds:
+                yield Violation(18, id, f"says {reason}, which is not so")
+        if id in growing and (WaitReason.PROVISIONING not in reasons or plan.estimates.get(id) is None):
+            yield Violation(18, id, f"nodes are ordered for it, but it says {sorted(reasons)}")
+    if snapshot.capacity.provider is Provider.OURS and snapshot.capacity.error:
+        for id, _ in view.gangs:
+            if id in plan.waits and WaitReason.CAPACITY_UNKNOWN not in {w.reason for w in plan.waits[id]}:
+                yield Violation(18, id, "waits for nodes whose provider can't be read, and does not say so")
+
+
+# ---------------------------------------------------------------- the provider's own history
+
+
+def check_patches(
+    patches: Iterable[Patch], removals: Iterable[Removal], groups: Iterable[NodeGroup]
+) -> tuple[Violation, ...]:
+    """15, 17: what we asked of the groups, by what they are like now, and what went because of it."""
+    known = {group.name: group for group in groups}
+    found = []
+    for patch in patches:
+        if patch.ours and patch.to_replicas > max(patch.from_replicas, known[patch.group].max_replicas):
+            found.append(Violation(15, patch.group, f"was grown to {patch.to_replicas}, beyond its maximum"))
+        if patch.ours and patch.to_replicas < min(patch.from_replicas, known[patch.group].min_replicas):
+            found.append(Violation(15, patch.group, f"was shrunk to {patch.to_replicas}, below its minimum"))
+    found += [Violation(17, r.instance, f"was taken from {r.busy}") for r in removals if r.named and r.busy]
+    return tuple(found)
+
+
+def check_groups_at_rest(groups: Iterable[NodeGroup], capacity: Capacity) -> tuple[Violation, ...]:
+    """19: when nothing waits and nothing runs, each group has its minimum or its spares, and nothing is under way."""
+    found = []
+    for group in groups:
+        if group.replicas != max(group.min_replicas, min(group.spares, group.replicas)):
+            found.append(Violation(19, group.name, f"still has {group.replicas} replicas"))
+        up = [i for i in group.instances if i.phase is InstancePhase.RUNNING]
+        if len(up) != group.replicas * group.hosts or len(up) != len(group.instances):
+            shown = [(i.name, i.phase.value) for i in group.instances]
+            found.append(Violation(19, group.name, f"has {shown} for {group.replicas} replicas"))
+    for state in capacity.groups:
+        if state.order is not None or state.shrinks_to is not None:
+            found.append(Violation(19, state.group.name, f"something is under way: {state.order or state.shrinks_to}"))
+    return tuple(found)
