@@ -1,7 +1,8 @@
 """What exists: nodes with their devices, health, foreign use and blocks. One owner; all else is a dated copy.
 
-The facts come in layers (observed, cordoned, leaving, used by others, blocked), each replaced on its own; `nodes` is
-their join. Nothing here is durable: nodes are observed again after a restart, cordons come from the queue owner.
+The facts come in layers (observed, devices, cordoned, leaving, used by others, blocked), each replaced on its own;
+`nodes` is their join. Nothing here is durable: nodes are observed again after a restart, devices are reported again
+by the nodes' agents, cordons come from the queue owner.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass, replace
 from rayorch.core.admission import NodeShape
 from rayorch.core.changes import ChangeLog
 from rayorch.core.device_binding import DeviceShares, split_devices
+from rayorch.core.device_layer import DeviceLayer
+from rayorch.core.devices import DeviceReport
 from rayorch.core.events import NodeCordoned
 from rayorch.core.types import MODEL_LABEL, NodeHealth, NodeId, NodeSpec, Resources
 
 UNNAMED_USE = "GPUs are in use here by somebody who does not say which, so any of them may be; nothing new is put here"
-NODE_LABELS = ("ray.io/node-id", "kubernetes.io/hostname")
+NODE_LABELS = ("ray.io/node-id", "kubernetes.io/hostname", "rayorch.io/instance", "rayorch.io/name")
 """Labels that name one node, and so say nothing about its kind."""
 
 
@@ -53,6 +56,7 @@ class Inventory:
         self._foreign_devices: dict[NodeId, DeviceShares] = {}
         self._holders: dict[NodeId, tuple[str, ...]] = {}
         self._blocks: dict[NodeId, _Block] = {}
+        self._devices = DeviceLayer()
         self._leaving: dict[NodeId, str] = {}
         self._idle_since_s: dict[NodeId, float] = {}
         self._now_s = 0.0
@@ -99,6 +103,7 @@ class Inventory:
         for id in seen:
             self._lost.pop(id, None)
         self._observed.update(seen)
+        self._devices.settle(self._observed, now_s)
         for id in sorted(self._observed):
             self._join(id)
         self._count_shapes()
@@ -110,6 +115,7 @@ class Inventory:
             return
         self._idle_since_s.pop(node, None)
         self._foreign_devices.pop(node, None)
+        self._devices.forget(node)
         for layer in (self._observed, self._foreign_seen, self._foreign, self._holders, self._blocks, self._nodes):
             layer.pop(node, None)
         self._touch(node)
@@ -160,6 +166,17 @@ class Inventory:
                 self._blocks[id] = _Block(until_s, reason)
                 self._join(id)
 
+    def take_devices(self, node: NodeId, report: DeviceReport, now_s: float) -> bool:
+        """What a node's agent has read of its GPUs. False when the node does not exist or something newer is known."""
+        if node not in self._observed or not self._devices.take(node, report, now_s):
+            return False
+        self._join(node)
+        return True
+
+    def device_report(self, node: NodeId) -> DeviceReport | None:
+        """What a node's agent told last of its GPUs, None where it has told nothing."""
+        return self._devices.report(node)
+
     def shapes(self) -> tuple[NodeShape, ...]:
         """Sizes and labels of nodes, with the most that existed at once: a node that is down for a moment counts."""
         return tuple(
@@ -171,7 +188,7 @@ class Inventory:
 
     def _join(self, id: NodeId) -> None:
         """Build the node anew from its layers, and count it as changed if it differs."""
-        node = self._observed[id]
+        node = self._devices.applied(self._observed[id])
         cordon = self._cordons.get(id)
         block = self._blocks.get(id)
         if id in self._lost:
@@ -228,6 +245,14 @@ def with_pools(observed: tuple[NodeShape, ...], pools: tuple[NodeShape, ...]) ->
     A node belongs to a pool whose labels it has and whose named amounts it does not exceed.
     """
     return (*pools, *(shape for shape in observed if not any(_belongs(shape, pool) for pool in pools)))
+
+
+def with_groups(
+    observed: tuple[NodeShape, ...], pools: tuple[NodeShape, ...], groups: tuple[NodeShape, ...]
+) -> tuple[NodeShape, ...]:
+    """The same where node groups are known: they go before declared pools that mean the same nodes."""
+    others = tuple(pool for pool in pools if not any(_belongs(group, pool) for group in groups))
+    return with_pools(observed, (*others, *groups))
 
 
 def _belongs(shape: NodeShape, pool: NodeShape) -> bool:

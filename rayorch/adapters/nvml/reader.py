@@ -1,0 +1,188 @@
+"""The parent's side: asks the child for looks, and bounds how long each may take."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rayorch.core.device_facts import Fault, GpuFacts, GpuProcess, MigInstance, NvLink, Sight, XidEvent
+
+log = logging.getLogger(__name__)
+
+LIBRARY = "libnvidia-ml.so.1"
+CHUNK_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """`start_s`: how long a child may take to start and to look for the first time: a driver without persistence mode
+    wakes each GPU. `read_s`: a further look. After `hangs` hangs about one GPU running, it is left alone for
+    `retry_hung_s`. `stuck`: children that can't even be killed; with so many no further one is started.
+    """
+
+    start_s: float = 30.0
+    read_s: float = 3.0
+    hangs: int = 2
+    retry_hung_s: float = 60.0
+    stuck: int = 3
+
+
+def nvml_present() -> bool:
+    """Whether this machine has the library at all; without it there is nothing to read and nothing to report."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+class NvmlReader:
+    """Used by one thread at a time; `read` blocks for at most `limits.start_s`. Close it, or its child lives on."""
+
+    def __init__(self, limits: ReaderLimits = ReaderLimits()) -> None:
+        self._limits = limits
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stuck: list[subprocess.Popen[bytes]] = []
+        self._buffer = b""
+        self._looked = False  # this child has answered once
+        self._at = (-1, "")  # the call under way
+        self._last: dict[int, GpuFacts] = {}
+        self._hangs: dict[int, int] = {}
+        self._hung_since_s: dict[int, float] = {}
+
+    def read(self) -> Sight:
+        """One look. A call that hangs is that GPU's fault; when it concerns no GPU, the whole look fails."""
+        skip = self._skipped()
+        try:
+            child = self._running()
+            assert child.stdin is not None
+            child.stdin.write(json.dumps(sorted(skip)).encode() + b"\n")
+            child.stdin.flush()
+            answer = self._answer(child)
+        except OSError as error:
+            self.close()
+            return Sight(error=f"the process that reads NVML ended: {error}")
+        except TimeoutError as error:
+            return self._after_hang(str(error))
+        sight = _sight(json.loads(answer))
+        self._last = {gpu.nvml_index: gpu for gpu in sight.gpus}
+        for index in self._hangs.keys() - skip:
+            self._hangs.pop(index)
+            self._hung_since_s.pop(index, None)
+        if sight.error:
+            self.close()  # a new child begins a new session, which is how a reloaded driver is found
+        return sight
+
+    def close(self) -> None:
+        """End the child. One that can't be killed is left behind, and counted."""
+        child, self._child = self._child, None
+        self._buffer, self._looked = b"", False
+        if child is None:
+            return
+        for stream in (child.stdin, child.stdout):
+            if stream is not None:
+                try:
+                    stream.close()
+                except OSError as error:  # what was not yet written to a child that has ended
+                    log.debug("closing the reader's pipe: %s", error)
+        child.kill()
+        try:
+            child.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            self._stuck.append(child)
+
+    # ------------------------------------------------------------ the child
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._child.poll() is None:
+            return self._child
+        self.close()
+        self._stuck = [child for child in self._stuck if child.poll() is None]
+        if len(self._stuck) >= self._limits.stuck:
+            raise OSError(f"{len(self._stuck)} earlier ones hang in the driver and can't be ended")
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "rayorch.adapters.nvml.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # The agent's own restriction (Ray hides all GPUs from it) must not become the reader's.
+            env={name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
+        )
+        return self._child
+
+    def _answer(self, child: subprocess.Popen[bytes]) -> bytes:
+        """The next line that is no trace. TimeoutError names the call that hangs, OSError when the child has ended."""
+        limit_s = self._limits.read_s if self._looked else self._limits.start_s
+        deadline_s = time.monotonic() + limit_s
+        self._at = (-1, "")
+        assert child.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while True:
+                while b"\n" in self._buffer:
+                    line, _, self._buffer = self._buffer.partition(b"\n")
+                    if not line.startswith(b"@"):
+                        self._looked = True
+                        return line
+                    index, _, name = line[1:].decode().partition(" ")
+                    self._at = (int(index), name)
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0 or not selector.select(left_s):
+                    raise TimeoutError(f"{self._at[1] or 'its start'} has not returned for {limit_s:g} s")
+                chunk = os.read(child.stdout.fileno(), CHUNK_BYTES)
+                if not chunk:
+                    raise OSError(f"in {self._at[1] or 'its start'}")
+                self._buffer += chunk
+
+    # ------------------------------------------------------------ hangs
+
+    def _skipped(self) -> frozenset[int]:
+        """GPUs that are left alone now. After a while one is asked again."""
+        now_s = time.monotonic()
+        for index, since_s in tuple(self._hung_since_s.items()):
+            if now_s - since_s > self._limits.retry_hung_s:
+                self._hung_since_s.pop(index)
+                self._hangs[index] = self._limits.hangs - 1
+        return frozenset(index for index, count in self._hangs.items() if count >= self._limits.hangs)
+
+    def _after_hang(self, text: str) -> Sight:
+        index, name = self._at
+        log.warning("reading NVML: GPU %d: %s", index, text)
+        self.close()
+        if index < 0 or index not in self._last:
+            return Sight(error=f"NVML: {text}")
+        self._hangs[index] = self._hangs.get(index, 0) + 1
+        if self._hangs[index] >= self._limits.hangs:
+            self._hung_since_s[index] = time.monotonic()
+        hung = replace(self._last[index], fault=Fault.HANG, fault_text=f"{name} does not return")
+        self._last[index] = hung
+        # Of the others nothing was learnt in this look: they are as they were.
+        return Sight(tuple(self._last[n] for n in sorted(self._last)))
+
+
+def _sight(data: dict[str, Any]) -> Sight:
+    return Sight(
+        gpus=tuple(_gpu(gpu) for gpu in data["gpus"]),
+        xids=tuple(XidEvent(**event) for event in data["xids"]),
+        error=data["error"],
+        driver=data["driver"],
+        hears_xids=data["hears_xids"],
+    )
+
+
+def _gpu(data: dict[str, Any]) -> GpuFacts:
+    parts: dict[str, Any] = {
+        "instances": tuple(MigInstance(**instance) for instance in data["instances"]),
+        "links": tuple(NvLink(**link) for link in data["links"]),
+        "processes": tuple(GpuProcess(**process) for process in data["processes"]),
+        "fault": Fault(data["fault"]) if data["fault"] is not None else None,
+    }
+    return GpuFacts(**{**data, **parts})

@@ -1,0 +1,119 @@
+"""The inventory's layer of devices: what each node's reader has told, and what shows only between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rayorch.core.device_binding import is_exact
+from rayorch.core.devices import DeviceReport, multiset
+from rayorch.core.types import Device, NodeId, NodeSpec
+
+SILENT_S = 100.0
+"""A reader tells something every 30 s; one that has been silent for three times as long is said to be."""
+
+
+class DeviceLayer:
+    """The last report of each node. A node without one is as Ray declares it."""
+
+    def __init__(self) -> None:
+        self._reports: dict[NodeId, DeviceReport] = {}
+        self._told_s: dict[NodeId, float] = {}
+        self._silent: frozenset[NodeId] = frozenset()
+        self._drift: dict[str, str] = {}
+
+    def take(self, node: NodeId, report: DeviceReport, now_s: float) -> bool:
+        """Take a report. False for one that is older than what is known."""
+        known = self._reports.get(node)
+        if known is not None and report.sequence < known.sequence:
+            return False
+        if not report.complete and known is not None:
+            # A look that failed knows nothing of profiles; its devices are those of the look before.
+            report = replace(report, profiles=known.profiles)
+        self._reports[node], self._told_s[node] = report, now_s
+        return True
+
+    def report(self, node: NodeId) -> DeviceReport | None:
+        """What a node's reader told last."""
+        return self._reports.get(node)
+
+    def forget(self, node: NodeId) -> None:
+        """The node is gone."""
+        self._reports.pop(node, None)
+        self._told_s.pop(node, None)
+
+    def settle(self, nodes: Mapping[NodeId, NodeSpec], now_s: float) -> None:
+        """Find out who is silent and whose MIG profiles differ from its group's; O(nodes)."""
+        self._silent = frozenset(node for node, told_s in self._told_s.items() if now_s - told_s > SILENT_S)
+        groups: dict[str, dict[str, tuple[str, ...]]] = {}
+        for node, report in self._reports.items():
+            group = nodes[node].group if node in nodes else ""
+            if group and report.devices:
+                groups.setdefault(group, {})[node] = report.profiles
+        self._drift = profile_drift(groups)
+
+    def applied(self, node: NodeSpec) -> NodeSpec:
+        """The node with what is known of its devices."""
+        report = self._reports.get(node.id)
+        if report is None:
+            return node
+        silent = "its devices have not been read for a while" if node.id in self._silent else ""
+        notes = [text for text in (report.note, silent, self._drift.get(node.id, "")) if text]
+        devices = with_report(node.devices, report) if report.devices else node.devices
+        if not is_exact(node.total):
+            devices = within_reach(devices)
+        return replace(node, devices=devices, device_note="; ".join(notes))
+
+
+def with_report(declared: tuple[Device, ...], report: DeviceReport) -> tuple[Device, ...]:
+    """Ray's devices of a node with what was read of them.
+
+    Where Ray counts more than the driver shows, and nobody saw which one is gone, no index can be trusted: all are
+    sick. Devices that the driver shows beyond Ray's count are nobody's concern.
+    """
+    read = {device.index: device for device in report.devices}
+    short = report.complete and len(declared) > len(read)
+    reason = f"Ray counts {len(declared)} GPUs here, the driver shows {len(read)}" if short else ""
+    found = []
+    for device in declared:
+        known = read.get(device.index, device)
+        sick = "; ".join(text for text in (known.sick, reason) if text)
+        found.append(replace(known, model=device.model, sick=sick))
+    return tuple(found)
+
+
+def within_reach(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """The devices of a node whose GPUs can't be chosen: Ray binds the lowest free one, also when it is sick.
+
+    So nothing is put on those behind a sick one, or Ray would put it on the sick one.
+    """
+    sick = min((device.index for device in devices if device.sick), default=None)
+    if sick is None:
+        return devices
+    reason = f"out of reach: Ray would give GPU {sick} first, which is sick; nodes that name their GPUs can skip it"
+    return tuple(
+        replace(device, sick=reason) if device.index > sick and not device.sick else device for device in devices
+    )
+
+
+# ---------------------------------------------------------------- between nodes
+
+
+def profile_drift(profiles: Mapping[str, Mapping[str, tuple[str, ...]]]) -> dict[str, str]:
+    """Nodes whose MIG profiles are not those of most nodes of their group, with what is different.
+
+    `profiles`: group → node → the profiles of all its instances, sorted. Of equally frequent ones the first in order
+    is taken for the right one.
+    """
+    found: dict[str, str] = {}
+    for group in sorted(profiles):
+        nodes = profiles[group]
+        kinds = sorted(set(nodes.values()))
+        if len(kinds) < 2:
+            continue
+        usual = max(kinds, key=lambda kind: (sum(kind == other for other in nodes.values()), -kinds.index(kind)))
+        for node in sorted(nodes):
+            if nodes[node] != usual:
+                here, there = multiset(nodes[node]) or "none", multiset(usual) or "none"
+                found[node] = f"its MIG profiles ({here}) are not those of group {group} ({there})"
+    return found
