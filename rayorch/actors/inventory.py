@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from rayorch.actors.device_reports import device_reports
 from rayorch.actors.names import inventory_name, owner_options
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import group_rows, held_by_node
@@ -18,9 +19,10 @@ from rayorch.adapters.ray_nodes import Machine, foreign_holders, observe_nodes, 
 from rayorch.core.admission import NodeShape
 from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import GroupChange
+from rayorch.core.devices import DeviceReport
 from rayorch.core.errors import ClusterError
 from rayorch.core.events import NodeCordoned
-from rayorch.core.inventory import Inventory, InventoryChanges, with_pools
+from rayorch.core.inventory import Inventory, InventoryChanges, with_groups
 from rayorch.core.types import GPU, NodeHealth, NodeId, NodeSpec, Resources
 from rayorch.core.views import AutoscalerView
 
@@ -99,6 +101,8 @@ class InventoryShell:
             before = self._inventory.version
             try:
                 self._take(await asyncio.to_thread(self._look))
+                if not self._observed.is_set():
+                    await self._recall_devices()
                 self._observed.set()
             except ClusterError as error:
                 log.warning("nodes not observed, what is known stays: %s", error)
@@ -107,6 +111,11 @@ class InventoryShell:
             if self._inventory.version != before:
                 self._poker.poke()
             await asyncio.sleep(self._settings.period_s)
+
+    async def _recall_devices(self) -> None:
+        """Ask the agents that run already how their devices are: a new inventory must not take sick ones for well."""
+        for node, report in (await device_reports(self._settings.instance, tuple(self._inventory.nodes))).items():
+            self._inventory.take_devices(node, report, time.time())
 
     def _look(self) -> _Look:
         # Of this instance alone: what another one holds on the same cluster is foreign to us.
@@ -119,10 +128,11 @@ class InventoryShell:
 
     def _take(self, sight: _Look) -> None:
         now_s = time.time()
-        for node in self._inventory.observe(sight.nodes, now_s):
+        nodes = sight.nodes if self._groups is None else self._groups.completed(sight.nodes)
+        for node in self._inventory.observe(nodes, now_s):
             log.warning("node %s is lost", node)
-        nodes = self._inventory.nodes.values()
-        foreign = frozenset(n.id for n in nodes if n.foreign.units(GPU) and n.health is not NodeHealth.LOST)
+        known = self._inventory.nodes.values()
+        foreign = frozenset(n.id for n in known if n.foreign.units(GPU) and n.health is not NodeHealth.LOST)
         if foreign and now_s - self._holders_asked_s > HOLDERS_PERIOD_S:
             self._holders_asked_s = now_s
             self._holders = foreign_holders(foreign, sight.groups)
@@ -166,6 +176,19 @@ class InventoryShell:
         self._served = dict(served)
 
     @ray.method
+    async def take_devices(self, told: tuple[NodeId, DeviceReport]) -> None:
+        """(node, report): what a node's agent has read of its GPUs."""
+        before = self._inventory.version
+        self._inventory.take_devices(*told, time.time())
+        if self._inventory.version != before:
+            self._poker.poke()
+
+    @ray.method
+    async def device_report(self, node: NodeId) -> DeviceReport | None:
+        """What the node's agent told last: an agent that was restarted asks for it."""
+        return self._inventory.device_report(node)
+
+    @ray.method
     async def block(self, request: tuple[tuple[NodeId, ...], float, str]) -> int:
         """(nodes, until, reason): plan nothing new onto these nodes before that time."""
         nodes, until_s, reason = request
@@ -188,7 +211,7 @@ class InventoryShell:
         groups = () if self._groups is None else self._groups.shapes()
         if groups is None:
             return ()
-        return with_pools(self._inventory.shapes(), (*self._settings.pools, *groups))
+        return with_groups(self._inventory.shapes(), self._settings.pools, groups)
 
     @ray.method
     async def ping(self) -> int:

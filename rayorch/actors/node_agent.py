@@ -1,7 +1,8 @@
-"""The actor on each node that looks at what Ray does not see: processes that an attempt has left behind.
+"""The actor on each node that looks at what Ray does not see: how its GPUs are, and what an attempt has left behind.
 
 A driver's children may leave their process group and live on when everything that Ray knows of is gone; they would
 hold GPU memory that our books call free. Every process of an attempt carries the attempt in its environment.
+The GPUs are looked at in a period and judged here; the inventory is told what has changed (docs/devices.md).
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayorch.actors.names import agent_name, owner_options
+from rayorch.actors.device_watch import DeviceWatch, MachineSource, WatchSettings
+from rayorch.actors.gpu_processes import GpuProcesses
+from rayorch.actors.names import agent_name, find, inventory_name, owner_options
+from rayorch.adapters.ray_visible import raylet_environment
+from rayorch.core.devices import DeviceHistory, DeviceReport, NodeReading
+from rayorch.core.errors import ClusterError
 from rayorch.core.requests import AttemptRef
 from rayorch.core.types import NodeId
 
@@ -28,6 +34,8 @@ log = logging.getLogger(__name__)
 END_WAIT_S = 3.0
 """Between SIGTERM and SIGKILL, as Ray's own jobs have it."""
 END_POLL_S = 0.1
+HISTORY_TIMEOUT_S = 10.0
+"""How long a new agent waits for what its predecessor had told; without it, XIDs of before are not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,52 @@ def attempt_processes(instance: str, attempt: AttemptRef, proc: Path = Path("/pr
 
 
 class NodeAgentShell:
-    """One per node; holds nothing, so a restart loses nothing."""
+    """One per node. What it must remember of the devices the inventory gives back to it after a restart."""
 
-    def __init__(self, instance: str) -> None:
+    async def __init__(self, instance: str) -> None:  # type: ignore[misc]  # Ray awaits it
         self._instance = instance
+        self._node = NodeId(ray.get_runtime_context().get_node_id())
+        self._processes = GpuProcesses(instance)
+        self._watch: DeviceWatch | None = None
+        self._looking = asyncio.create_task(self._look_at_devices())
+        self._looking.add_done_callback(_say_end)
+
+    async def _look_at_devices(self) -> None:
+        environment = await asyncio.to_thread(raylet_environment)
+        settings = WatchSettings.of_environment(environment)
+        if not settings.wanted:
+            return
+        histories = await self._known()
+        source = MachineSource(self._processes, environment)
+        self._watch = DeviceWatch(settings, source, self._push, histories)
+        try:
+            await self._watch.run()
+        finally:
+            self._watch.close()
+
+    async def _known(self) -> tuple[DeviceHistory, ...]:
+        """What a former agent of this node had told the inventory."""
+        try:
+            owner = await asyncio.to_thread(find, inventory_name(self._instance))
+            report = await asyncio.wait_for(owner.device_report.remote(self._node), HISTORY_TIMEOUT_S)
+        except (ClusterError, TimeoutError, ray.exceptions.RayError) as error:
+            log.info("what was known of the devices is not known any more: %s", error)
+            return ()
+        return report.histories if report is not None else ()
+
+    async def _push(self, report: DeviceReport) -> None:
+        """Tell the inventory, without waiting for its answer: a report that is lost is repeated."""
+        try:
+            owner = await asyncio.to_thread(find, inventory_name(self._instance))
+        except ClusterError as error:
+            log.info("the devices could not be told of: %s", error)
+            return
+        owner.take_devices.remote((self._node, report))
 
     @ray.method
     async def end_leftovers(self, attempt: AttemptRef) -> tuple[Leftover, ...]:
         """End what is left of an attempt that is over; answers with what was found."""
+        self._processes.over(attempt)
         found = await asyncio.to_thread(attempt_processes, self._instance, attempt)
         for leftover in found:
             log.warning("ending process %d, left behind by %s: %s", leftover.pid, attempt, leftover.command)
@@ -81,12 +127,35 @@ class NodeAgentShell:
         return found
 
     @ray.method
+    async def device_report(self) -> DeviceReport | None:
+        """The last report, for an inventory that has begun anew; None where there is nothing to report."""
+        return self._watch.report if self._watch is not None else None
+
+    @ray.method
+    async def readings(self) -> NodeReading:
+        """Everything that was read of the devices last."""
+        if self._watch is None:
+            return NodeReading()
+        return NodeReading(self._watch.readings, self._watch.error, self._watch.read_s)
+
+    @ray.method
+    async def clear_device(self, index: int) -> bool:
+        """Forget the XIDs and noisy facts of a device that somebody has dealt with. False where there is none."""
+        return self._watch is not None and await self._watch.clear(index)
+
+    @ray.method
     async def ping(self) -> float:
         """This node's time [s since the epoch], as a sign of life."""
         return time.time()
 
 
 NodeAgent = ray.remote(NodeAgentShell)
+
+
+def _say_end(task: asyncio.Task[None]) -> None:
+    """Looking at the devices ends with the agent, or where it is switched off; anything else has to be seen."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the devices are not looked at any more", exc_info=task.exception())
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
