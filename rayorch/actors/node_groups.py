@@ -12,7 +12,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Protocol
 from rayorch.adapters import ray_drain
 from rayorch.adapters.ray_autoscaler import read_autoscaler
 from rayorch.core.admission import NodeShape
-from rayorch.core.capacity import Capacity, NodeGroup, Provider
+from rayorch.core.capacity import Capacity, GroupName, NodeGroup, Provider
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, StalePlanError
 from rayorch.core.inventory import Inventory
 from rayorch.core.node_groups import GroupKnobs, NodeGroups
-from rayorch.core.types import NodeHealth, NodeId
+from rayorch.core.types import NodeHealth, NodeId, NodeSpec
 from rayorch.core.views import AutoscalerView
 
 if TYPE_CHECKING:
@@ -170,6 +170,18 @@ class GroupKeeper:
             NodeShape(group.total, group.max_replicas * group.hosts, _shape_labels(group))
             for group in (state.group for state in self.capacity().groups)
         )
+
+    def completed(self, nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+        """Nodes with what their group says of all of its nodes and Ray doesn't (a zone from a node selector).
+
+        A node that does not name its machine is found by the address of the machine's pod.
+        """
+        if self._seen is None:
+            return nodes
+        groups = {state.group.name: state.group for state in self.capacity().groups}
+        machines = {i.name: name for name, group in groups.items() for i in group.instances}
+        by_address = {address: name for name, address in self._seen.addresses if name in machines}
+        return tuple(_completed(node, groups, machines, by_address, self._settings.levels) for node in nodes)
 
     def nodes_changed(self) -> None:
         """Ray's nodes have been looked at again: instances may have become nodes, and time has passed."""
@@ -399,6 +411,29 @@ def _as_wished(group: NodeGroup, wish: GroupWishes | None, levels: tuple[str, ..
         if prefixed is not None:
             labels[level] = prefixed
     return replace(group, labels=tuple(sorted(labels.items())))
+
+
+def _completed(
+    node: NodeSpec,
+    groups: Mapping[GroupName, NodeGroup],
+    machines: Mapping[str, GroupName],
+    by_address: Mapping[str, str],
+    levels: tuple[str, ...],
+) -> NodeSpec:
+    if not node.instance and node.name in by_address:  # a node without a name of its own is called by its address
+        instance = by_address[node.name]
+        node = replace(node, instance=instance, group=machines[instance])
+    group = groups.get(GroupName(node.group))
+    if group is None:
+        return node
+    labels = {**dict(group.labels), **dict(node.labels)}
+    known = {**{level: labels[level] for level in levels if level in labels}, **dict(node.topology)}
+    return replace(
+        node,
+        labels=tuple(sorted(labels.items())),
+        topology=tuple((level, known[level]) for level in levels if level in known),
+        devices=tuple(d if d.model else replace(d, model=group.model) for d in node.devices),
+    )
 
 
 def _shape_labels(group: NodeGroup) -> tuple[tuple[str, str], ...]:
