@@ -29,8 +29,7 @@ from rayorch.adapters.ray_nodes import used_by_node
 from rayorch.adapters.ray_serve import app_spec, seats_in_use
 from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
 from rayorch.core.allocations import AllocationChanges, Allocations
-from rayorch.core.bound_devices import bundle_of
-from rayorch.core.device_binding import with_devices
+from rayorch.core.bound_devices import bundle_of, named
 from rayorch.core.errors import ClusterError, SpecError, StalePlanError
 from rayorch.core.queues import LIVE
 from rayorch.core.reports import SeatInUse
@@ -380,7 +379,7 @@ def serve_groups(instance: str, workloads: Iterable[Workload]) -> list[WorldGrou
         for number, seat in enumerate(seats_in_use(app.name), start=1):
             name = group_name(instance, workload.id, workload.attempt, number)
             takes = bundles.get(seat.role, bundle)
-            takes = with_devices(takes, seat.devices) if seat.exact else takes
+            takes = named(takes, seat.devices) if seat.exact else takes
             found.append(WorldGroup(name, seat.group_id, ((NodeId(seat.node_id), takes),), created=True))
     return found
 

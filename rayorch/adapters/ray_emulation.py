@@ -138,8 +138,12 @@ class EmulatedCluster:
         """Ray's id of a node."""
         return str(self._nodes[name].node_id)
 
-    def add_node(self, name: str, rack: int = 0, model: str = "") -> str:
-        """Start one more node; answers with its id. Nodes start one after another: a starved raylet aborts."""
+    def add_node(self, name: str, rack: int = 0, model: str = "", exact_devices: bool | None = None) -> str:
+        """Start one more node; answers with its id. Nodes start one after another: a starved raylet aborts.
+
+        `exact_devices`: None for what the spec says.
+        """
+        exact = self.spec.exact_devices if exact_devices is None else exact_devices
         labels = {"rayorch.io/name": name, "rayorch.io/rack": f"rack-{rack}"}
         if model:
             labels[MODEL_LABEL] = model
@@ -148,7 +152,7 @@ class EmulatedCluster:
                 node = self._cluster.add_node(
                     num_cpus=self.spec.cpus,
                     num_gpus=self.spec.gpus,
-                    resources=self._device_resources(),
+                    resources={device_resource(i): 1.0 for i in range(self.spec.gpus)} if exact else {},
                     labels=labels,
                 )
             except Exception as error:
@@ -159,9 +163,6 @@ class EmulatedCluster:
                 self._nodes[name] = node
                 return str(node.node_id)
         raise AssertionError("unreachable")
-
-    def _device_resources(self) -> dict[str, float]:
-        return {device_resource(i): 1 for i in range(self.spec.gpus)} if self.spec.exact_devices else {}
 
     def kill_node(self, name: str) -> None:
         """End a node as a power cut does: its processes are killed and nobody is told."""

@@ -121,7 +121,7 @@ def _check_role(role: Role) -> None:
 def _check_amount(field: str, amount: Resources) -> None:
     for name, units in amount:
         if device_index(name) is not None:
-            raise SpecError(f"{field}.{name}", f"names one GPU of a node; ask for {GPU}: which one is the scheduler's choice")
+            raise SpecError(f"{field}.{name}", f"names one GPU of a node; ask for {GPU}, the scheduler chooses which")
         if units < 0:
             raise SpecError(f"{field}.{name}", f"must not be negative, got {units / UNIT}")
         if units > MAX_UNITS:

@@ -341,13 +341,15 @@ def bind_seats(allocation: Allocation, in_use: tuple[SeatInUse, ...]) -> tuple[M
 def _seated(member: Member, seat: SeatInUse) -> Member:
     phase = MemberPhase.RELEASING if member.phase is MemberPhase.RELEASING else MemberPhase.READY
     # Devices that nobody has named are not known on another node: Room charges them as Ray would bind them.
-    devices = seat.devices if seat.exact or seat.node_id != member.node else member.devices
+    moved = seat.node_id != member.node
+    devices = seat.devices if moved or (seat.exact and not _same(member, seat)) else member.devices
     seated = replace(member, group_id=seat.group_id, phase=phase)
     return replace(seated, node=NodeId(seat.node_id), devices=devices, exact=seat.exact)
 
 
 def _same(member: Member, seat: SeatInUse) -> bool:
-    return seat.exact and member.devices == seat.devices
+    """Whether the seat's GPUs are the member's; a replica may ask for less than its seat has."""
+    return seat.exact and set(seat.devices) <= set(member.devices)
 
 
 def _place(member: Member) -> tuple[object, ...]:

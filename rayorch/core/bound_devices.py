@@ -23,7 +23,12 @@ def seat_in(member: Member, nodes: Mapping[NodeId, NodeSpec], room: Room) -> Mem
 
 def bundle_of(member: Member) -> Resources:
     """What the member's bundle asks of Ray: its GPUs by name where they were chosen."""
-    return with_devices(member.bundle, member.devices) if member.exact else member.bundle
+    return named(member.bundle, member.devices) if member.exact else member.bundle
+
+
+def named(bundle: Resources, devices: tuple[int, ...]) -> Resources:
+    """The bundle with these GPUs by name, or as it is when they are not as many as it takes."""
+    return with_devices(bundle, devices) if len(devices) == -(-bundle.gpu_units // UNIT) else bundle
 
 
 def merge_observed(known: tuple[SeatInUse, ...], news: tuple[SeatInUse, ...]) -> tuple[SeatInUse, ...]:

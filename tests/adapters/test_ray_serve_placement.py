@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -218,12 +219,34 @@ def test_within_the_grant_serve_chooses(scheduler: GrantScheduler, table: GrantT
     assert scheduler._get_replicas_to_stop(MODEL, 1) == {replica("y")}
 
 
+def exact_grant(*devices: tuple[int, ...]) -> Grant:
+    """Seats on one node whose GPUs are chosen."""
+    whole = grant(*("a" for _ in devices))
+    return replace(whole, seats=tuple(replace(s, devices=d) for s, d in zip(whole.seats, devices, strict=True)))
+
+
+def test_a_replicas_group_names_the_gpus_of_its_seat(
+    scheduler: GrantScheduler, table: GrantTable, asked: Asked
+) -> None:
+    app = watched(table, exact_grant((3,), (0, 2)))
+    scheduler._create_group(request_for(replica("x")))
+    scheduler._create_group(request_for(replica("y"), [*HELD, *HELD], bundles=2))
+    assert [made["bundles"] for made in asked] == [
+        [{"GPU": 1.0, "gpu3": 1.0}],
+        [{"GPU": 1.0, "gpu0": 1.0}, {"GPU": 1.0, "gpu2": 1.0}],
+    ]
+    assert table.free_seats("chat", "Model") == ()
+    # The first one leaves: its seat is free, not the one that comes first on the node.
+    app.groups = {id: group for id, group in app.groups.items() if group.devices == ((0, 2),)}
+    assert [seat.devices for seat in table.free_seats("chat", "Model")] == [(3,)]
+
+
 # ---------------------------------------------------------------- what is seen and said
 
 
 def test_a_group_that_is_gone_frees_its_seat_and_one_just_made_keeps_it(table: GrantTable) -> None:
     app = watched(table, grant("a", "b"))
-    table.note_placed("chat", "01", "SERVE_REPLICA::chat#Model#01", "Model", ("a",))
+    table.note_placed("chat", "01", "SERVE_REPLICA::chat#Model#01", "Model", grant("a").seats)
     table._adopt(app, [], looked_s=app.placed_s["01"] - 1)
     assert [seat.node_id for seat in table.free_seats("chat", "Model")] == ["b"]
     table._adopt(app, [], looked_s=app.placed_s["01"] + 1)
@@ -232,7 +255,7 @@ def test_a_group_that_is_gone_frees_its_seat_and_one_just_made_keeps_it(table: G
 
 def test_a_pending_group_keeps_the_place_that_it_was_asked_for(table: GrantTable) -> None:
     app = watched(table, grant("a", "b"))
-    table.note_placed("chat", "01", "SERVE_REPLICA::chat#Model#01", "Model", ("b",))
+    table.note_placed("chat", "01", "SERVE_REPLICA::chat#Model#01", "Model", grant("b").seats)
     table._adopt(app, [group("01", "", created=False)], looked_s=time.monotonic())
     assert [seat.node_id for seat in table.free_seats("chat", "Model")] == ["a"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +16,11 @@ from rayorch.adapters.ray_serve.seats import (
     free_seats,
     group_of_row,
     is_within,
+    named_uses,
     target_replicas,
+    with_named,
 )
+from rayorch.core.errors import ClusterError
 from rayorch.core.grants import Seat
 from rayorch.core.types import Resources
 
@@ -49,6 +54,40 @@ def test_the_bundles_of_one_replica_use_one_seat_and_those_of_a_gang_one_each() 
     gang = group_of_row(row("SERVE_GANG::chat_Model_0_0123abcd", "PENDING", nodes=("", "")), "chat")
     assert replica == Group("01", "SERVE_REPLICA::chat#Model#x1", "Model", ("a",), created=True)
     assert gang == Group("01", "SERVE_GANG::chat_Model_0_0123abcd", "Model", ("", ""), created=False)
+
+
+def test_a_group_that_names_gpus_says_which_seat_it_uses() -> None:
+    named = row("SERVE_REPLICA::chat#Model#x1", nodes=("a", "a"))
+    named["bundles"] = {0: {"GPU": 1.0, "gpu4": 1.0}, 1: {"GPU": 1.0, "gpu2": 1.0}}
+    group = group_of_row(named, "chat")
+    assert group is not None and group.uses == (("a", (2, 4)),)
+    gang = row("SERVE_GANG::chat_Model_0_0123abcd", nodes=("a", "b"))
+    gang["bundles"] = {0: {"GPU": 0.5, "gpu1": 0.5}, 1: {"GPU": 1.0, "gpu1": 1.0}}
+    group = group_of_row(gang, "chat")
+    assert group is not None and group.uses == (("a", (1,)), ("b", (1,)))
+    assert named_uses((group,)) == Counter({("a", (1,)): 1, ("b", (1,)): 1})
+
+
+def test_a_seat_with_gpus_is_free_when_nobody_names_them() -> None:
+    held = tuple(replace(s, devices=d) for s, d in zip(seats("a", "a", "a"), ((0,), (1,), (2,)), strict=True))
+    used = Counter({"a": 2})
+    assert [s.devices for s in free_seats(held, used, Counter({("a", (0,)): 1, ("a", (2,)): 1}))] == [(1,)]
+    # Two halves of one GPU are two seats.
+    halves = tuple(replace(s, devices=(1,)) for s in held[:2])
+    assert len(free_seats(halves, Counter({"a": 1}), Counter({("a", (1,)): 1}))) == 1
+    # A use of another shape is in the way of the seat whose GPU it has, and counts once.
+    assert [s.devices for s in free_seats(held, Counter({"a": 1}), Counter({("a", (1, 5)): 1}))] == [(0,), (2,)]
+
+
+def test_a_seat_too_small_for_a_replica_is_refused() -> None:
+    (seat,) = (replace(s, devices=(4,)) for s in seats("a"))
+    assert with_named([{"GPU": 0.5}, {"GPU": 0.5, "CPU": 1}], [seat]) == [
+        {"GPU": 0.5, "gpu4": 0.5},
+        {"CPU": 1.0, "GPU": 0.5, "gpu4": 0.5},
+    ]
+    assert with_named([{"GPU": 2}], seats("a")) == [{"GPU": 2}]
+    with pytest.raises(ClusterError, match="too small"):
+        with_named([{"GPU": 2}], [seat])
 
 
 def test_a_removed_group_uses_nothing() -> None:

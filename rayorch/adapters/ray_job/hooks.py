@@ -106,7 +106,7 @@ def worker_setup() -> None:
 
 
 def tell_devices(reader: GrantReader) -> None:
-    """Tell the runner which GPUs Ray has bound to the seats that this process has worked in, where nobody chose them."""
+    """Tell the runner which GPUs Ray has bound to the seats that this process has worked in, if nobody chose them."""
     seats: tuple[SeatInUse, ...] = load_class(DEVICES_SEEN)()
     if not seats:
         return

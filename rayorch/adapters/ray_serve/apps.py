@@ -298,9 +298,16 @@ def seats_in_use(app: str, roles: Mapping[str, str] | None = None) -> tuple[Seat
     """
     roles = roles or {}
     return tuple(
-        SeatInUse(roles.get(group.deployment, group.deployment), node, group.group_id, group.name)
+        SeatInUse(
+            roles.get(group.deployment, group.deployment),
+            node,
+            group.group_id,
+            group.name,
+            devices=devices,
+            exact=bool(devices),
+        )
         for group in _live_groups(app)
-        for node in group.nodes
+        for node, devices in group.uses
         if node
     )
 

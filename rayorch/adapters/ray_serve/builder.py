@@ -16,12 +16,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 
 from rayorch.adapters.ray_serve.policy import POLICY_PATH
 from rayorch.adapters.ray_serve.seats import HELD_LABEL
+from rayorch.core.device_binding import device_index
 from rayorch.core.errors import SpecError
 from rayorch.core.types import GPU, Resources, Role, total
 
+DEVICES_SETUP = "rayorch.adapters.ray_devices.install"
 METRICS_INTERVAL_S = 1.0
 """How often proxies and replicas tell Serve's controller their requests."""
 LOOK_BACK_S = 2.0
@@ -142,6 +145,11 @@ def match_roles(spec: AppSpec, deployments: tuple[Any, ...]) -> dict[str, Role]:
             raise SpecError("deployment", f"{name!r} is not one of {sorted(asked)}")
         needs = total(asked[name])
         for resource, units in needs:
+            if device_index(resource) is not None:
+                raise SpecError(
+                    f"deployments.{name}.{resource}",
+                    f"names one GPU of a node; ask for {GPU}, the scheduler chooses which",
+                )
             has = role.bundle.units(resource)
             if units > has and (has or resource == GPU):
                 raise SpecError(
@@ -174,9 +182,12 @@ def granted(deployment: Any, role: Role, spec: AppSpec, seats: int, runner: Runn
     gang_size = config.gang_scheduling_config.gang_size if config.gang_scheduling_config else 1
     if gang_size > 1 and len(bundles) > 1:
         raise SpecError(f"{where}.placement_group_bundles", "a member of a gang of replicas has one bundle")
+    actor_options = dict(replica.ray_actor_options)
+    actor_options["runtime_env"] = with_devices_setup(actor_options.get("runtime_env") or {})
     own = replica.placement_group_bundle_label_selector or [{} for _ in bundles]
     options: dict[str, Any] = {} if gang_size > 1 else {"placement_group_strategy": "STRICT_PACK"}
     return deployment.options(
+        ray_actor_options=actor_options,
         placement_group_bundles=bundles,
         placement_group_bundle_label_selector=[{**selector, HELD_LABEL: "by-grant"} for selector in own],
         autoscaling_config=_autoscaling(deployment, role, spec, seats, gang_size, runner),
@@ -185,6 +196,13 @@ def granted(deployment: Any, role: Role, spec: AppSpec, seats: int, runner: Runn
         _internal=True,
         **options,
     )
+
+
+def with_devices_setup(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment of a replica with the hook by which it sees the GPUs of its seat; one of the user's stays."""
+    variables = dict(runtime_env.get("env_vars") or {})
+    variables.setdefault(ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR, DEVICES_SETUP)
+    return {**runtime_env, "env_vars": variables}
 
 
 def _autoscaling(deployment: Any, role: Role, spec: AppSpec, seats: int, gang_size: int, runner: RunnerRef) -> Any:

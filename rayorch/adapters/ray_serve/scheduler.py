@@ -17,7 +17,7 @@ from ray.serve._private.deployment_scheduler import DeploymentScheduler
 from ray.serve._private.utils import get_head_node_id
 from ray.util.placement_group import PlacementGroup, placement_group
 
-from rayorch.adapters.ray_serve.seats import GANG_PREFIX, HELD_LABEL, NODE_ID_LABEL, Replicas
+from rayorch.adapters.ray_serve.seats import GANG_PREFIX, HELD_LABEL, NODE_ID_LABEL, Replicas, with_named
 from rayorch.adapters.ray_serve.table import TABLE
 from rayorch.core.errors import ClusterError
 
@@ -98,9 +98,13 @@ class GrantScheduler(DeploymentScheduler):
             for asked, node in zip(request.bundle_label_selector or [], per_bundle, strict=True)
         ]
         group: PlacementGroup = placement_group(
-            request.bundles, strategy="PACK", name=request.name, lifetime="detached", bundle_label_selector=selectors
+            with_named(request.bundles, seats),
+            strategy="PACK",
+            name=request.name,
+            lifetime="detached",
+            bundle_label_selector=selectors,
         )
-        TABLE.note_placed(owner.app_name, group.id.hex(), request.name, owner.name, nodes)
+        TABLE.note_placed(owner.app_name, group.id.hex(), request.name, owner.name, seats)
         return group
 
     # ------------------------------------------------------------ which one leaves

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rayorch.core.device_binding import deal, device_index, devices_of
+from rayorch.core.errors import ClusterError
 from rayorch.core.grants import Seat
+from rayorch.core.types import Resources, total
 
 REPLICA_PREFIX = "SERVE_REPLICA::"
 GANG_PREFIX = "SERVE_GANG::"
@@ -26,13 +29,22 @@ _GANG_REST = re.compile(r"(?P<deployment>.+)_\d+_[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A live group: `nodes` holds one entry per seat that it uses, empty while its place is not known."""
+    """A live group: `nodes` holds one entry per seat that it uses, empty while its place is not known.
+
+    `devices`: per seat, the GPUs that it takes by name; empty when it names none.
+    """
 
     group_id: str
     name: str
     deployment: str
     nodes: tuple[str, ...]
     created: bool
+    devices: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def uses(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(node, GPUs by name) of each seat that it uses."""
+        return tuple(zip(self.nodes, self.devices or ((),) * len(self.nodes), strict=True))
 
 
 def deployment_of(group_name: str, app: str) -> str | None:
@@ -55,8 +67,39 @@ def group_of_row(row: Mapping[str, Any], app: str) -> Group | None:
     placed = row["bundles_to_node_id"]
     nodes = [str(placed.get(index, "")) for index in sorted(row["bundles"], key=int)]
     # A replica's bundles share a node, so the first one tells; a gang's members have one bundle each.
-    used = nodes if name.startswith(GANG_PREFIX) else nodes[:1]
-    return Group(str(row["placement_group_id"]), name, deployment, tuple(used), state == "CREATED")
+    bundles = [named_in(row["bundles"][index]) for index in sorted(row["bundles"], key=int)]
+    used, taken = (nodes, bundles) if name.startswith(GANG_PREFIX) else (nodes[:1], [total(bundles)])
+    devices = tuple(devices_of(amount) for amount in taken)
+    return Group(
+        str(row["placement_group_id"]),
+        name,
+        deployment,
+        tuple(used),
+        state == "CREATED",
+        devices if any(devices) else (),
+    )
+
+
+def named_in(bundle: Mapping[str, float]) -> Resources:
+    """The GPUs that a bundle of Ray's takes by name."""
+    return Resources.of({name: float(n) for name, n in bundle.items() if device_index(name) is not None})
+
+
+def with_named(bundles: Sequence[Mapping[str, float]], seats: Sequence[Seat]) -> list[dict[str, float]]:
+    """A new group's bundles with the GPUs of its seats by name, where those are chosen: a seat per bundle, or one for
+    all of them. ClusterError when a seat has fewer GPUs than its bundles ask for.
+    """
+    parts = [bundles] if len(seats) < len(bundles) else [[bundle] for bundle in bundles]
+    made: list[dict[str, float]] = []
+    for seat, part in zip(seats, parts, strict=True):
+        if not seat.devices:
+            made += [dict(bundle) for bundle in part]
+            continue
+        try:
+            made += [amount.to_floats() for amount in deal([Resources.of(bundle) for bundle in part], seat.devices)]
+        except ValueError as error:
+            raise ClusterError(f"seat {seat.role} {seat.index} is too small for a replica: {error}") from error
+    return made
 
 
 def used_by_node(groups: tuple[Group, ...]) -> Counter[str]:
@@ -69,18 +112,36 @@ def seats_by_node(seats: tuple[Seat, ...]) -> Counter[str]:
     return Counter(seat.node_id for seat in seats)
 
 
-def free_seats(seats: tuple[Seat, ...], used: Counter[str]) -> tuple[Seat, ...]:
-    """The seats that nothing uses, the gang's minimum first.
+def named_uses(groups: tuple[Group, ...]) -> Counter[tuple[str, tuple[int, ...]]]:
+    """Seats that the groups use with GPUs by name, by (node, GPUs)."""
+    return Counter(use for group in groups for use in group.uses if all(use))
 
-    A use whose node is unknown may be on any seat, so it takes the first ones.
+
+def free_seats(
+    seats: tuple[Seat, ...], used: Counter[str], named: Counter[tuple[str, tuple[int, ...]]] | None = None
+) -> tuple[Seat, ...]:
+    """The seats that nothing uses, the gang's minimum first. `named`: those of `used` that name their GPUs.
+
+    A use whose node is unknown may be on any seat, so it takes the first ones. A seat whose GPUs are named by a use of
+    another shape (of a seat that was moved) is free only when that has gone.
     """
-    left = Counter(used)
-    free = []
+    left, taken = Counter(used), Counter(named or ())
+    others = []
     for seat in sorted(seats, key=lambda s: (s.surplus, s.index, s.node_id)):
+        if seat.devices and taken[seat.node_id, seat.devices] > 0:
+            taken[seat.node_id, seat.devices] -= 1
+            left[seat.node_id] -= 1
+        else:
+            others.append(seat)
+    busy = {(node, device) for (node, devices), n in taken.items() if n > 0 for device in devices}
+    in_the_way = [s for s in others if any((s.node_id, device) in busy for device in s.devices)]
+    free = []
+    for seat in (*in_the_way, *(s for s in others if s not in in_the_way)):
         if left[seat.node_id] > 0:
             left[seat.node_id] -= 1
         else:
             free.append(seat)
+    free = [seat for seat in free if seat not in in_the_way]
     return tuple(free[left[""] :])
 
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import ray
@@ -24,6 +24,7 @@ from rayorch.adapters.ray_serve.seats import (
     free_seats,
     group_of_row,
     is_within,
+    named_uses,
     seats_by_node,
     target_replicas,
     used_by_node,
@@ -134,7 +135,8 @@ class GrantTable:
             known = self._apps.get(app)
             free: tuple[Seat, ...] = ()
             if known is not None and not known.over and known.grant is not None and known.grant.stop is None:
-                free = free_seats(known.seats(deployment), used_by_node(known.groups_of(deployment)))
+                groups = known.groups_of(deployment)
+                free = free_seats(known.seats(deployment), used_by_node(groups), named_uses(groups))
         if not free:
             self._wake.set()
         return free
@@ -145,12 +147,13 @@ class GrantTable:
             known = self._apps.get(app)
             return None if known is None or known.grant is None else seats_by_node(known.seats(deployment))
 
-    def note_placed(self, app: str, group_id: str, name: str, deployment: str, nodes: tuple[str, ...]) -> None:
-        """A group was made on these nodes; it uses its seats from now on."""
+    def note_placed(self, app: str, group_id: str, name: str, deployment: str, seats: tuple[Seat, ...]) -> None:
+        """A group was made on these seats and uses them from now on."""
         with self._lock:
             known = self._apps.get(app)
             if known is not None:
-                known.groups[group_id] = Group(group_id, name, deployment, nodes, created=False)
+                nodes, devices = tuple(s.node_id for s in seats), tuple(s.devices for s in seats)
+                known.groups[group_id] = Group(group_id, name, deployment, nodes, False, devices)
                 known.placed_s[group_id] = time.monotonic()
 
     def nodes_of(self, app: str, group_name: str) -> tuple[str, ...]:
@@ -325,7 +328,7 @@ class GrantTable:
         for group in seen:
             known = app.groups.get(group.group_id)
             if not all(group.nodes) and known is not None:
-                group = Group(group.group_id, group.name, group.deployment, known.nodes, group.created)
+                group = replace(group, nodes=known.nodes)
             fresh[group.group_id] = group
         for group_id, group in app.groups.items():
             if group_id not in fresh and app.placed_s.get(group_id, float("-inf")) >= looked_s:
@@ -345,9 +348,11 @@ class GrantTable:
 
 def _seats_in_use(app: _App) -> tuple[SeatInUse, ...]:
     return tuple(
-        SeatInUse(app.roles.get(g.deployment, g.deployment), node, g.group_id, g.name)
+        SeatInUse(
+            app.roles.get(g.deployment, g.deployment), node, g.group_id, g.name, devices=devices, exact=bool(devices)
+        )
         for g in sorted(app.groups.values(), key=lambda g: (g.deployment, g.group_id))
-        for node in g.nodes
+        for node, devices in g.uses
         if node
     )
 
