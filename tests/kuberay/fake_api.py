@@ -9,6 +9,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ class FakeApi:
     forbidden: set[str] = field(default_factory=set)  # "patch rayclusters", "list pods"
     open_watches: int = 0
 
+    name = "fake"  # no annotation: the same for all
+
     def __post_init__(self) -> None:
         self.store = Store(definitions(self.crds) if self.crds else {})
         self.url = ""
@@ -89,6 +92,30 @@ class FakeApi:
         assert self._loop is not None and self._ended is not None
         self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(START_TIMEOUT_S)
+
+    def create(self, plural: str, thing: Thing, strict: bool = False) -> Thing:
+        """A new object; Refused as the server says."""
+        return self.store.create(plural, thing, strict=strict)
+
+    def get(self, plural: str, name: str) -> Thing:
+        """The object."""
+        return self.store.get(plural, name)
+
+    def list(self, plural: str) -> list[Thing]:
+        """All of one kind."""
+        return self.store.list(plural)
+
+    def change(self, plural: str, name: str, edit: Callable[[Thing], None], status: bool = False) -> Thing:
+        """Edit the newest version."""
+        return self.store.change(plural, name, edit, status=status)
+
+    def update(self, plural: str, name: str, thing: Thing) -> Thing:
+        """Replace; 409 when `thing` carries an older version."""
+        return self.store.update(plural, name, thing)
+
+    def delete(self, plural: str, name: str) -> None:
+        """Take it away."""
+        self.store.delete(plural, name)
 
     def settings(self, folder: Path, cluster: str = "demo", **more: Any) -> KubeRaySettings:
         """How a client reaches this server."""

@@ -236,8 +236,8 @@ class Api:
         try:
             response = function(*where, *args, _preload_content=False, **kwargs)
         except kube.exceptions.ApiException as error:
-            message = _status_message(getattr(error, "body", "") or "") or error.reason
-            raise ApiError(f"could not {what}: {_scrub(str(message))}", int(error.status or 0)) from None
+            status, message = int(error.status or 0), _status_message(error.body or "") or str(error.reason)
+            raise ApiError(f"could not {what}: {status}: {_scrub(message)}", status) from None
         except Exception as error:  # noqa: BLE001 - urllib3's, the operating system's, an exec plugin's
             raise ApiError(f"could not {what}: {_say(error)}") from None
         if 200 <= response.status < 300:
