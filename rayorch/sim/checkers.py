@@ -68,6 +68,7 @@ def check_live(snapshot: Snapshot, groups: tuple[WorldGroup, ...], instance: str
         *check_devices(snapshot),
         *check_groups_fit(snapshot, groups),
         *check_gangs(snapshot, groups, instance),
+        *check_models(snapshot),
         *check_charges(snapshot),
         *check_single_attempt(snapshot, groups, instance),
         *check_drained(snapshot),
@@ -139,6 +140,20 @@ def check_gangs(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str)
         want = len([m for m in workload.placement if m.surplus == 0])
         if base is not None and want and len(base.bundles) != want:
             found.append(Violation(2, workload.id, f"its group has {len(base.bundles)} bundles for {want} members"))
+    return tuple(found)
+
+
+def check_models(snapshot: Snapshot) -> tuple[Violation, ...]:
+    """2: the GPUs of a gang are all of one accelerator model, and of one that its workload names, if it names any."""
+    found = []
+    models = {node.id: node.model for node in snapshot.nodes}
+    wishes = {w.id: w.spec.accelerators for w in snapshot.workloads if w.spec.accelerators}
+    for allocation in snapshot.allocations:
+        wished = wishes.get(allocation.workload)
+        used = {models[m.node] for m in allocation.members if m.bundle.gpu_units and m.node in models}
+        if wished is not None and (len(used) > 1 or not used <= set(wished)):
+            detail = f"holds GPUs of {sorted(used)}, and wants one of {list(wished)}"
+            found.append(Violation(2, allocation.workload, detail))
     return tuple(found)
 
 

@@ -18,6 +18,8 @@ from tests.sim.checked import CheckedCluster
 
 SEEDS = 160
 EVENTS = 100
+MODELS = ("H100", "H100", "A100", "")
+"""Of the nodes; one does not say what it has."""
 GROUPS = 20
 """Seeds are tested in so many groups: a test each would cost more in the test runner than in the simulation."""
 
@@ -25,7 +27,7 @@ GROUPS = 20
 def random_life(seed: int) -> CheckedCluster:
     """A cluster after `EVENTS` random events and the time it takes to come to rest."""
     rng = random.Random(seed)
-    nodes = tuple(node(f"n{i}", gpu=4, rack=f"r{i % 2}") for i in range(4))
+    nodes = tuple(node(f"n{i}", gpu=4, rack=f"r{i % 2}", model=model) for i, model in enumerate(MODELS))
     queues = (queue("all"), queue("all/a", 8, 8), queue("all/b", 8, 8, weight=2))
     faults = RandomFaults(seed + 1, share=rng.choice((0.0, 0.003, 0.02)), until_s=1000.0 + EVENTS)
     sim = CheckedCluster(nodes, queues, faults=faults, at_calls=False, history_every=25, tick_s=1.0)
@@ -75,17 +77,24 @@ def _submit(sim: CheckedCluster, rng: random.Random) -> None:
     number = len(sim.tree.workloads)
     kind = rng.choice((Kind.TRAIN, Kind.TRAIN, Kind.TRAIN, Kind.JOB, Kind.SERVE, Kind.GANG))
     members = rng.choice((1, 1, 2, 3)) if kind is not Kind.SERVE else rng.choice((1, 2))
+    most = members + rng.choice((0, 2)) if kind in (Kind.TRAIN, Kind.SERVE) else members
+    gpu = rng.choice((0.5, 1, 1, 2))
+    topology = TopologyRequest(required=rng.choice((None, None, "rack")))
+    models = rng.choice(((), (), ("H100",), ("H100", "A100"), ("A100", "H100")))
+    if topology.required and members * gpu > 4:
+        models = ()  # one rack has no more GPUs of one model
     spec = workload(
         f"w{number}",
         members=members,
-        most=members + rng.choice((0, 2)) if kind in (Kind.TRAIN, Kind.SERVE) else members,
-        gpu=rng.choice((0.5, 1, 1, 2)),
+        most=most,
+        gpu=gpu,
+        accelerators=models,
         queue=rng.choice(("all/a", "all/b")),
         kind=kind,
         priority=rng.choice((0, 0, 5)),
         max_retries=3,
         grace_s=rng.choice((3.0, 10.0)),
-        topology=TopologyRequest(required=rng.choice((None, None, "rack"))),
+        topology=topology,
     )
     now_s = sim.now_s - sim.start_s
     work = SimWork(
