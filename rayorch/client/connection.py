@@ -245,6 +245,10 @@ class Client:
         columns = ("name", "total", "used", "health", "reason", "topology")
         return Rows(_items(self._http.call("GET", "/api/v1/nodes")), columns, "nodes")
 
+    def capacity(self) -> JsonObject:
+        """Where nodes come from: groups, orders, and what Ray's autoscaler has asked for."""
+        return self._http.call("GET", "/api/v1/capacity")
+
     def change_node(self, node: str, verb: str, reason: str = "", deadline: str | None = None) -> JsonObject:
         """`verb` cordon, drain or uncordon, on a node named by its name or id."""
         body: JsonObject = {"reason": reason} if reason else {}

@@ -39,6 +39,7 @@ from rayorch.core.requests import (
 from rayorch.core.types import Kind, MemberPhase, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import Overview, WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
+from rayorch.serve_apps.gateway.capacity_views import capacity_json
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output, wait_for
 from rayorch.serve_apps.gateway.jobs_form import with_packages_only
 from rayorch.serve_apps.gateway.json_views import (
@@ -97,6 +98,7 @@ class ApiRoutes:
         add("/queues", self.queues, methods=["GET"])
         add("/queues/{queue:path}", self.delete_queue, methods=["DELETE"])
         add("/nodes", self.nodes, methods=["GET"])
+        add("/capacity", self.capacity, methods=["GET"])
         add("/nodes/{node}/{verb}", self.change_node, methods=["POST"])
         add("/documents", self.apply, methods=["POST"])
         add("/overview", self.overview, methods=["GET"])
@@ -304,6 +306,11 @@ class ApiRoutes:
         view = await self._backend.overview()
         rows = sorted(view.nodes, key=lambda row: (row.node.name, row.node.id))
         return JSONResponse({"apiVersion": API_VERSION, "items": [node_json(n) for n in rows]})
+
+    async def capacity(self) -> Response:
+        """Node groups with what is under way in them, and what Ray's autoscaler has asked for."""
+        view = await self._backend.overview()
+        return JSONResponse({"apiVersion": API_VERSION, "kind": "Capacity", **capacity_json(view)})
 
     async def change_node(self, node: str, verb: str, request: Request) -> Response:
         """cordon, drain ({"deadline": "10m"}) or uncordon a node, named by its id, an id's beginning or its name."""
