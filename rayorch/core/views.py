@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rayorch.core.bypass import Bypass
 from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import Wait
 from rayorch.core.snapshot import Versions
@@ -122,6 +123,7 @@ class Overview:
 
     `last_cycle_s`: when the last turn of the loop ended [s since the epoch]; `cycle_took_s`: how long it took.
     `capacity`: where nodes come from. `autoscaler`: Ray's, None where it has never reported.
+    `bypasses`: Ray jobs that run or wait here and did not come through us.
     """
 
     now_s: float
@@ -137,6 +139,7 @@ class Overview:
     warnings: tuple[str, ...] = ()
     capacity: Capacity = Capacity()
     autoscaler: AutoscalerView | None = None
+    bypasses: tuple[Bypass, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
