@@ -16,7 +16,10 @@ from tests.source_tree import PACKAGE, ROOT, imports, modules
 BUILD_TIMEOUT_S = 300
 LINKS = ("actors", "policies", "serve_apps")
 BROUGHT_BY_RAY = frozenset(
-    {"aiohttp", "click", "cloudpickle", "fastapi", "grpc", "jinja2", "prometheus_client", "starlette", "uvicorn"}
+    {
+        *("aiohttp", "click", "cloudpickle", "fastapi", "grpc", "jinja2", "jsonschema"),
+        *("prometheus_client", "starlette", "uvicorn"),
+    }
 )
 """What ray[default,serve] depends on itself and we use with it."""
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.build_wheel(sys.argv[1]))"
