@@ -13,6 +13,7 @@ from rayorch.client.address import read_state
 from rayorch.client.errors import GangLostError
 from rayorch.client.handle import ENDED, WAIT_S, WorkloadHandle
 from rayorch.client.transport import Http, path_part
+from rayorch.core.device_binding import device_index
 from rayorch.core.errors import ClusterError, RayorchError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEVICES_SETUP = "rayorch.adapters.ray_devices.install"
+"""Ray's workers call it: where a gang has particular GPUs, its actors and tasks then see those."""
 RENEW_S = 3.0
 """Between two signs of life: about a third of the default lease."""
 READY_POLL_S = 0.2
@@ -105,9 +108,26 @@ class GangLease:
         import ray
         from ray.util.placement_group import PlacementGroup
 
-        if not ray.is_initialized():
+        group = PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
+        ours = not ray.is_initialized()
+        if ours:
             ray.init(address=_ray_address(), log_to_driver=True)
-        return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
+        # Ray itself reads the bundles when something is put into them, and the handle keeps them for that.
+        named = any(device_index(name) is not None for bundle in group.bundle_specs for name in bundle)
+        if named and DEVICES_SETUP not in str(ray.get_runtime_context().runtime_env):
+            if ours:
+                # Only now, because Ray starts no workers in advance for those that have an environment of their own.
+                ray.shutdown()
+                hook = {"worker_process_setup_hook": DEVICES_SETUP}
+                ray.init(address=_ray_address(), log_to_driver=True, runtime_env=hook)
+            else:
+                log.warning(
+                    "this gang has particular GPUs. This process connected to Ray by itself and without the hook, so "
+                    "actors and tasks may see other GPUs, and use those of others: pass "
+                    'runtime_env={"worker_process_setup_hook": "%s"} to ray.init',
+                    DEVICES_SETUP,
+                )
+        return group
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

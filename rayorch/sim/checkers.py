@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rayorch.core.adoption import WorldGroup, parse_group_name
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
+from rayorch.core.device_binding import split_devices
 from rayorch.core.events import (
     AttemptEnded,
     Event,
@@ -67,6 +68,7 @@ def check_live(snapshot: Snapshot, groups: tuple[WorldGroup, ...], instance: str
     return (
         *check_devices(snapshot),
         *check_groups_fit(snapshot, groups),
+        *check_named_devices(snapshot, groups),
         *check_gangs(snapshot, groups, instance),
         *check_models(snapshot),
         *check_charges(snapshot),
@@ -92,6 +94,21 @@ def check_devices(snapshot: Snapshot) -> tuple[Violation, ...]:
     )
 
 
+def check_named_devices(snapshot: Snapshot, groups: Iterable[WorldGroup]) -> tuple[Violation, ...]:
+    """1: the devices that a group takes by name are among those that the books charge it with (`check_devices`)."""
+    named = {group.group_id: group for group in groups if group.created}
+    found = []
+    for member in _members(snapshot.allocations):
+        group = named.get(member.group_id)
+        if group is None:
+            continue
+        devices = group.devices(member.bundle_index)
+        if bool(devices) != member.exact or not set(devices) <= set(member.devices if member.exact else ()):
+            what = f"it names the devices {devices} of {member.node}, the books say {member.devices}"
+            found.append(Violation(1, group.name, what))
+    return tuple(found)
+
+
 def check_groups_fit(snapshot: Snapshot, groups: Iterable[WorldGroup]) -> tuple[Violation, ...]:
     """1: no node above its capacity, by our books and by the groups that exist."""
     found = []
@@ -99,7 +116,7 @@ def check_groups_fit(snapshot: Snapshot, groups: Iterable[WorldGroup]) -> tuple[
     for group in groups:
         for node, bundle in group.bundles:
             if group.created:
-                held.setdefault(node, []).append(bundle)
+                held.setdefault(node, []).append(split_devices(bundle)[0])
     booked: dict[NodeId, list[Resources]] = {}
     for member in _members(snapshot.allocations):
         booked.setdefault(member.node, []).append(member.bundle)

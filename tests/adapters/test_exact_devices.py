@@ -1,0 +1,142 @@
+"""Which GPUs a process sees in a bundle that names them; and the private parts of Ray that this stands on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+from hypothesis import given
+from hypothesis import strategies as st
+from ray._private import ray_constants
+from ray._private import utils as ray_utils
+from ray._private import worker as ray_worker
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from rayorch.adapters import ray_devices
+from rayorch.adapters.ray_devices import HOOKED, Held, held_of, share_out
+from rayorch.adapters.ray_job import runner_runtime_env
+from rayorch.adapters.ray_job.hooks import DEVICES_SETUP
+from rayorch.adapters.ray_nodes import observe_nodes, used_by_node
+from rayorch.adapters.ray_serve.builder import with_devices_setup
+from rayorch.core.device_binding import device_resource
+from rayorch.core.errors import ClusterError
+from rayorch.core.payload import Payload
+from rayorch.core.types import UNIT, NodeId
+from tests.ray_cluster import EmulatedCluster
+
+GROUP = "2a92a185753ff764e00f06814b1801000000"
+HOOK = ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+
+
+# ---------------------------------------------------------------- which part of which bundle
+
+
+def test_the_bundle_is_the_one_whose_gpus_are_held() -> None:
+    ids = {
+        f"bundle_group_1_{GROUP}": [(0, 0.001)],  # of another bundle, as Ray may have it for work in any bundle
+        f"GPU_group_{GROUP}": [(1, 1.0), (0, 1.0)],
+        f"GPU_group_0_{GROUP}": [(1, 1.0), (0, 1.0)],
+    }
+    assert held_of(ids) == Held(GROUP, 0, (0, 1))
+    assert held_of({"GPU": [(0, 1.0)], "CPU": [(0, 1.0)]}) is None
+    assert held_of({f"CPU_group_0_{GROUP}": [(0, 1.0)], f"gpu3_group_0_{GROUP}": [(0, 1.0)]}) is None
+
+
+@given(st.data())
+def test_the_processes_of_a_bundle_share_its_gpus_out_whatever_their_order(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 8))
+    devices = data.draw(st.lists(st.integers(0, 15), min_size=count, max_size=count, unique=True))
+    numbers = data.draw(st.lists(st.integers(0, 15), min_size=count, max_size=count, unique=True))
+    known: dict[int, int] = {}
+    for number in numbers:
+        shared = share_out(known, [number], devices)
+        assert known.items() <= shared.items(), "what was said stays"
+        known = shared
+    assert sorted(known.values()) == sorted(devices)
+    assert share_out(known, numbers, devices) == known
+
+
+def test_a_number_that_is_one_of_the_gpus_keeps_it_and_one_too_many_is_an_error() -> None:
+    assert share_out({}, [5, 2], (1, 2)) == {2: 2, 5: 1}
+    with pytest.raises(ClusterError, match="holds more"):
+        share_out({5: 1}, [6], (1,))
+
+
+# ---------------------------------------------------------------- where the hook is
+
+
+def test_the_hook_is_in_the_environment_of_replicas_and_of_commands_with_gpus_and_spares_the_users_own() -> None:
+    assert with_devices_setup({"working_dir": "x", "env_vars": {"A": "1"}}) == {
+        "working_dir": "x",
+        "env_vars": {"A": "1", HOOK: DEVICES_SETUP},
+    }
+    assert with_devices_setup({"env_vars": {HOOK: "mine.setup"}})["env_vars"] == {HOOK: "mine.setup"}
+    assert runner_runtime_env(Payload(driver_resources={"GPU": 1}))["env_vars"][HOOK] == DEVICES_SETUP
+    assert HOOK not in runner_runtime_env(Payload())["env_vars"]
+
+
+# ---------------------------------------------------------------- what we stand on in Ray
+
+
+def test_ray_still_asks_one_method_for_a_processs_accelerators() -> None:
+    method = getattr(ray_worker.Worker, HOOKED)
+    assert list(inspect.signature(method).parameters) == ["self", "resource_name", "resource_regex"]
+    assert "original_visible_accelerator_ids" in inspect.getsource(ray_worker.Worker.__init__)
+    assert HOOKED in inspect.getsource(ray_worker.get_gpu_ids)
+    assert HOOKED in inspect.getsource(ray.runtime_context.RuntimeContext.get_accelerator_ids)
+    assert "get_accelerator_ids" in inspect.getsource(ray_utils.set_visible_accelerator_ids)
+
+
+class Sees:
+    """An actor that says what it sees."""
+
+    def sees(self) -> tuple[list[Any], str | None, tuple[Any, ...]]:
+        """Its GPUs by Ray and by the variable that CUDA reads, and what it would report of them."""
+        import os
+
+        return ray.get_gpu_ids(), os.environ.get("CUDA_VISIBLE_DEVICES"), ray_devices.take_seen()
+
+
+@pytest.fixture(scope="module")
+def node(ray_cluster: Any) -> Iterator[str]:
+    """A node whose raylet was started with a list of GPUs and MIG instances, each declared by its place in it."""
+    cluster: EmulatedCluster = ray_cluster(nodes=0)
+    yield cluster.add_node(
+        4,
+        env_vars={"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-b,MIG-c,MIG-d"},
+        resources={device_resource(index): 1 for index in range(4)},
+    )
+
+
+@pytest.mark.ray
+def test_a_place_in_the_raylets_list_is_a_gpus_number_and_what_is_seen_is_its_uuid(node: str) -> None:
+    (spec,) = (n for n in observe_nodes(()) if n.id == node)
+    assert spec.exact and len(spec.devices) == 4
+    group = placement_group([{"GPU": 1, "gpu2": 1}, {"GPU": 2, "gpu0": 1, "gpu3": 1}, {"GPU": 0.5}])
+    ray.get(group.ready(), timeout=60)
+
+    def start(bundle: int, gpus: float) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+        env = {"env_vars": {HOOK: DEVICES_SETUP}}
+        return ray.remote(num_gpus=gpus, num_cpus=0, scheduling_strategy=strategy, runtime_env=env)(Sees).remote()
+
+    actors = [start(0, 1), start(1, 1), start(1, 1), start(2, 0.5)]
+    single, *parts, unnamed = ray.get([actor.sees.remote() for actor in actors], timeout=120)
+    assert single == (["MIG-c"], "MIG-c", ())
+    assert sorted(ids for ids, _, _ in parts) == [["GPU-a"], ["MIG-d"]]
+    assert all([visible] == ids for ids, visible, _ in parts)
+    ids, visible, (place,) = unnamed
+    assert ids == [visible] == ["MIG-d"], "Ray's own number 3"
+    assert (place.node_id, place.group_id, place.bundle_index, place.devices) == (node, group.id.hex(), 2, (3,))
+
+    for actor in actors[1:3]:
+        ray.kill(actor)
+    both = ray.get(start(1, 2).sees.remote(), timeout=120)
+    assert both[:2] == (["GPU-a", "MIG-d"], "GPU-a,MIG-d")
+    used = used_by_node()[NodeId(node)]
+    assert [used.units(name) for name in ("gpu0", "gpu1", "gpu2", "gpu3")] == [UNIT, 0, UNIT, UNIT]
+    ray.util.remove_placement_group(group)
