@@ -23,12 +23,15 @@ CHUNK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """`start_s`: how long a child may take to start and to look for the first time: a driver without persistence mode
-    wakes each GPU. `read_s`: a further look. After `hangs` hangs about one GPU running, it is left alone for
-    `retry_hung_s`. `stuck`: children that can't even be killed; with so many no further one is started.
+    """`start_s`: how long the first child may take to start and to look: a driver without persistence mode wakes each
+    GPU. `restart_s`: a child after one that had looked. `read_s`: a further look.
+
+    After `hangs` hangs about one GPU running, it is left alone for `retry_hung_s`. `stuck`: children that can't even be
+    killed; with so many no further one is started.
     """
 
     start_s: float = 30.0
+    restart_s: float = 8.0
     read_s: float = 3.0
     hangs: int = 2
     retry_hung_s: float = 60.0
@@ -67,11 +70,11 @@ class NvmlReader:
             child.stdin.write(json.dumps(sorted(skip)).encode() + b"\n")
             child.stdin.flush()
             answer = self._answer(child)
+        except TimeoutError as error:
+            return self._after_hang(str(error))
         except OSError as error:
             self.close()
             return Sight(error=f"the process that reads NVML ended: {error}")
-        except TimeoutError as error:
-            return self._after_hang(str(error))
         sight = _sight(json.loads(answer))
         self._last = {gpu.nvml_index: gpu for gpu in sight.gpus}
         for index in self._hangs.keys() - skip:
@@ -120,7 +123,8 @@ class NvmlReader:
 
     def _answer(self, child: subprocess.Popen[bytes]) -> bytes:
         """The next line that is no trace. TimeoutError names the call that hangs, OSError when the child has ended."""
-        limit_s = self._limits.read_s if self._looked else self._limits.start_s
+        limits = self._limits
+        limit_s = limits.read_s if self._looked else limits.restart_s if self._last else limits.start_s
         deadline_s = time.monotonic() + limit_s
         self._at = (-1, "")
         assert child.stdout is not None
