@@ -1,8 +1,9 @@
 """KubeRay's operator, played: makes and deletes pods as a RayCluster's groups say, and writes its status.
 
 It follows the real one's rules where they matter to us: counts are clamped to the group's limits; pods named in
-workersToDelete go, with all of their replica; pods that have failed are replaced; what a count has too many without
-names goes by the operator's own choice (`chosen_by_operator`, which tests want empty); the names stay in the object.
+workersToDelete go, with all of their replica; pods that have failed are replaced; a pod that is ending counts until it
+is gone, unless it is named; what a count has too many without names goes by the operator's own choice
+(`chosen_by_operator`, which tests want empty); the names stay in the object.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from tests.kuberay.store import Store, Thing, timestamp
 
 log = logging.getLogger(__name__)
 
+REPLICA = "ray.io/worker-group-replica-name"
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # what Kubernetes makes names from
 
 
@@ -65,14 +68,16 @@ class PlayedOperator:
 
     `step` does one reconciliation of every cluster; `start` repeats it in a thread until `stop`.
 
-    `delay_s`: from a pod's creation to its node's start. `out_of_stock`: group → the scheduler's message; its pods stay
-    pending. `refused`: group → why no pods of it can be created (a quota). `multi_host_labels`: KubeRay 1.5's labels.
+    `delay_s`: from a pod's creation to its node's start. `ending_s`: from a pod's deletion to its end.
+    `out_of_stock`: group → the scheduler's message; its pods stay pending. `refused`: group → why no pods of it can be
+    created (a quota). `multi_host_labels`: KubeRay 1.5's labels.
     """
 
     api: OperatorApi
     start_node: Callable[[str, str], str] = lambda group, pod: "10.0.0.1"
     stop_node: Callable[[str], None] = lambda pod: None
     delay_s: float = 0.0
+    ending_s: float = 0.0
     clock: Callable[[], float] = time.monotonic
     multi_host_labels: bool = True
     out_of_stock: dict[str, str] = field(default_factory=dict)
@@ -160,31 +165,34 @@ class PlayedOperator:
     def _reconcile_group(self, cluster: RayCluster, group: WorkerGroup) -> None:
         pods = [pod for pod in self.api.pods(cluster.metadata.name) if _group(pod) == group.group_name]
         ended = [pod for pod in pods if pod["status"]["phase"] in ("Failed", "Succeeded")]
-        if group.suspend:
-            ended = pods
-        if ended:  # replaced in the next round, as the real operator does
-            for pod in ended:
-                self._delete(pod["metadata"]["name"])
+        broken = {pod["metadata"]["name"] for pod in (pods if group.suspend else ended)}
+        broken |= _incomplete(pods, group.hosts)
+        if broken:  # replaced in the next round, as the real operator does
+            for pod in sorted(_with_replicas(pods, broken)):
+                self._delete(pod)
             return
-        for pod in _with_replicas(pods, group.to_delete):
+        named = set(_with_replicas(pods, frozenset(group.to_delete)))
+        for pod in sorted(named):
             self._delete(pod)
-        left = [pod for pod in pods if pod["metadata"]["name"] in self._born and not _leaving(pod)]
+        left = [pod for pod in pods if pod["metadata"]["name"] not in named]
         surplus = len(left) - group.asked * group.hosts
         if surplus > 0 and not cluster.spec.enable_in_tree_autoscaling:
             for pod in left[:surplus]:
-                self.chosen_by_operator.append(pod["metadata"]["name"])
+                if pod["metadata"]["name"] not in self._notices:  # one that is ending is deleted once more: no harm
+                    self.chosen_by_operator.append(pod["metadata"]["name"])
                 self._delete(pod["metadata"]["name"])
         elif surplus < 0 and group.group_name not in self.refused:
-            self._create_replicas(cluster, group, -surplus // group.hosts)
+            self._create_pods(cluster, group, -surplus)
 
-    def _create_replicas(self, cluster: RayCluster, group: WorkerGroup, count: int) -> None:
-        for _ in range(count):
-            replica = f"{group.group_name}-{self._suffix()}"
-            for host in range(group.hosts):
-                labels = {"ray.io/node-type": "worker", "ray.io/group": group.group_name}
-                if group.hosts > 1 and self.multi_host_labels:
-                    labels |= {"ray.io/worker-group-replica-name": replica, "ray.io/replica-host-index": str(host)}
-                self._create(cluster, group, labels)
+    def _create_pods(self, cluster: RayCluster, group: WorkerGroup, count: int) -> None:
+        replica = ""
+        for number in range(count):
+            labels = {"ray.io/node-type": "worker", "ray.io/group": group.group_name}
+            if group.hosts > 1 and self.multi_host_labels:
+                host = number % group.hosts
+                replica = replica if host else f"{group.group_name}-{self._suffix()}"
+                labels |= {REPLICA: replica, "ray.io/replica-host-index": str(host)}
+            self._create(cluster, group, labels)
 
     def _create(self, cluster: RayCluster, group: WorkerGroup | None, labels: dict[str, str]) -> None:
         middle = f"{group.group_name}-worker" if group is not None else "head"
@@ -221,15 +229,23 @@ class PlayedOperator:
     def _take_back(self) -> None:
         for pod in [pod for pod, due in self._notices.items() if due <= self.clock()]:
             del self._notices[pod]
-            self._delete(pod)
+            self._remove(pod)
 
     def _delete(self, pod: str) -> None:
-        if pod in self._born:
+        if pod not in self._born or pod in self._notices:
+            return
+        self.deleted.append(pod)
+        if self.ending_s > 0:
+            self._notices[pod] = self.clock() + self.ending_s
+            self.api.write_pod(pod, lambda thing: thing["metadata"].update(deletionTimestamp=timestamp()))
             self._end_node(pod)
-            del self._born[pod]
-            self._notices.pop(pod, None)
-            self.deleted.append(pod)
-            self.api.delete_pod(pod)
+        else:
+            self._remove(pod)
+
+    def _remove(self, pod: str) -> None:
+        self._end_node(pod)
+        del self._born[pod]
+        self.api.delete_pod(pod)
 
     def _end_node(self, pod: str) -> None:
         if pod in self._running:
@@ -266,13 +282,19 @@ def _leaving(pod: Thing) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def _with_replicas(pods: list[Thing], named: tuple[str, ...]) -> Iterator[str]:
+def _with_replicas(pods: list[Thing], named: Set[str]) -> Iterator[str]:
     """The named pods and all that share their replica."""
-    label = "ray.io/worker-group-replica-name"
-    replicas = {pod["metadata"]["labels"].get(label) for pod in pods if pod["metadata"]["name"] in named} - {None}
+    replicas = {pod["metadata"]["labels"].get(REPLICA) for pod in pods if pod["metadata"]["name"] in named} - {None}
     for pod in pods:
-        if pod["metadata"]["name"] in named or pod["metadata"]["labels"].get(label) in replicas:
+        if pod["metadata"]["name"] in named or pod["metadata"]["labels"].get(REPLICA) in replicas:
             yield pod["metadata"]["name"]
+
+
+def _incomplete(pods: list[Thing], hosts: int) -> set[str]:
+    """Pods of labelled replicas that have lost a member: the operator takes the rest away too."""
+    sizes = Counter(pod["metadata"]["labels"].get(REPLICA) for pod in pods)
+    labels = {pod["metadata"]["name"]: pod["metadata"]["labels"].get(REPLICA) for pod in pods}
+    return {name for name, replica in labels.items() if replica is not None and sizes[replica] < hosts}
 
 
 def _ready(thing: Thing, address: str) -> None:

@@ -79,7 +79,9 @@ def _phase(pod: Pod, doomed: bool) -> tuple[InstancePhase, str, float | None]:
 
 
 def _ended(pod: Pod) -> bool:
-    """Whether Ray's container has ended though the pod counts as running; the operator replaces such a pod."""
+    """Whether Ray's container has ended for good in a pod that still runs; the operator replaces such a pod."""
+    if pod.spec.restart_policy != "Never":
+        return False
     name = pod.spec.containers[0].name if pod.spec.containers else ""
     return any(
         status.state.terminated is not None for status in pod.status.container_statuses or () if status.name == name

@@ -59,9 +59,10 @@ class Container(KubeObject):
 
 
 class PodSpec(KubeObject):
-    """Of a pod template."""
+    """Of a pod, or of the template that a group's pods are made from."""
 
     containers: tuple[Container, ...] = ()
+    restart_policy: str = "Always"
     node_selector: Mapping[str, str] = Field(default_factory=dict)
 
 

@@ -117,10 +117,11 @@ def _doomed(change: GroupChange, group: WorkerGroup, pods: Sequence[Pod] | None)
 
 def _doomed_of(change: GroupChange, group: WorkerGroup, pods: Sequence[Pod]) -> list[str]:
     own = [pod for pod in pods if is_worker(pod) and pod.metadata.labels.get(POD_GROUP) == group.group_name]
-    present = {pod.metadata.name for pod in own if pod.metadata.deletion_timestamp is None}
-    earlier = [name for name in group.to_delete if name in present and name not in change.instances]
+    # A pod that is ending still counts for the operator, unless it is named: names stay as long as their pods.
+    present = {pod.metadata.name for pod in own}
     if gone := [name for name in change.instances if name not in present]:
         raise StalePlanError(f"group {group.group_name} has no pods {', '.join(gone[:5])}, or not any more")
+    earlier = [name for name in group.to_delete if name in present and name not in change.instances]
     if change.to_replicas < change.from_replicas:
         _check_whole(change, group, own)
         left = len(present) - len(earlier) - len(change.instances)
@@ -137,6 +138,7 @@ def _check_whole(change: GroupChange, group: WorkerGroup, own: Sequence[Pod]) ->
     """Every replica goes whole: the operator takes all pods of a replica when one is named."""
     replicas = replica_names(group, own)
     named = {replicas[name] for name in change.instances}
-    halves = sorted(pod for pod, replica in replicas.items() if replica in named and pod not in change.instances)
-    if halves:
-        raise AdmissionError("instances", f"names replicas without their pods {', '.join(halves[:5])}")
+    ending = {pod.metadata.name for pod in own if pod.metadata.deletion_timestamp is not None}
+    left = {pod for pod, replica in replicas.items() if replica in named} - ending - set(change.instances)
+    if left:
+        raise AdmissionError("instances", f"names replicas without their pods {', '.join(sorted(left)[:5])}")
