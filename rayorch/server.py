@@ -24,10 +24,12 @@ import ray
 from ray import serve
 
 from rayorch.actors.names import NAMESPACE, find_or_none, queues_name
+from rayorch.actors.node_groups import GroupSettings
+from rayorch.actors.provider import group_settings
 from rayorch.actors.start import InstanceSettings, start_instance, stop_instance
 from rayorch.adapters.ray_emulation import EmulatedCluster, EmulationSpec
 from rayorch.adapters.ray_serve import ensure_serve_started
-from rayorch.config import ClusterDocument, QueueDocument, load_documents, load_profile
+from rayorch.config import ClusterDocument, ClusterSettings, QueueDocument, load_documents, load_profile
 from rayorch.core.admission import NodeShape, check_instance
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.policy import Profile
@@ -39,6 +41,7 @@ from rayorch.serve_apps.gateway import (
     check_listening,
     create_app,
     gateway_app,
+    jobs_token_from,
     token_from,
 )
 from rayorch.serve_apps.gateway.ray_backend import RayBackend
@@ -56,6 +59,8 @@ class ServerSettings:
 
     `gateway`: "uvicorn" serves HTTP from this process, "serve" from a Ray Serve application on the head.
     `serve_port`: start Ray Serve now, with its HTTP on this port; None starts it with the first application, on 8000.
+    `jobs_token`: a second token, good for Ray's Jobs routes only. `leave_running`: `stop` ends the gateway alone,
+    so that this process can be replaced (a container that is started again) without any running gang noticing.
     """
 
     home: Path
@@ -67,10 +72,13 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
+    jobs_token: str | None = None
+    leave_running: bool = False
     serve_port: int | None = None
     levels: tuple[str, ...] = LEVELS
     queues: tuple[QueueSpec, ...] = field(default=())
     pools: tuple[NodeShape, ...] = field(default=())
+    groups: GroupSettings | None = None
 
     def __post_init__(self) -> None:
         check_instance(self.instance)
@@ -116,6 +124,7 @@ class Server:
                 levels=settings.levels,
                 queues=settings.queues,
                 pools=settings.pools,
+                groups=settings.groups,
             )
         )
         if settings.serve_port is not None:
@@ -127,7 +136,7 @@ class Server:
     def _run_gateway(self) -> str:
         """HTTP from a thread of this process."""
         settings = self.settings
-        gateway = GatewaySettings(instance=settings.instance, token=settings.token)
+        gateway = GatewaySettings(instance=settings.instance, token=settings.token, jobs_token=settings.jobs_token)
         backend = RayBackend(settings.instance, settings.state_dir)
         backend.start_results()
         self._gateway = UvicornGateway(create_app(backend, gateway), settings.host, settings.port, gateway)
@@ -160,8 +169,9 @@ class Server:
         fresh.replace(path)
 
     def stop(self) -> None:
-        """End the gateway and the owners, and with `emulate` the cluster. The journal stays."""
+        """End the gateway, the owners (not with `leave_running`) and, with `emulate`, the cluster. The journal stays."""
         others = self._attached and not self._up
+        keep = others or (self.settings.leave_running and self.cluster is None)
         if not others:
             (self.settings.state_dir / "server.json").unlink(missing_ok=True)
         if self._gateway is not None:
@@ -171,7 +181,7 @@ class Server:
             self._gateway_thread.join(GATEWAY_STOP_S)
             self._gateway_thread = None
         try:
-            if ray.is_initialized() and not others:
+            if ray.is_initialized() and not keep:
                 stop_instance(self.settings.instance)
         except (RayorchError, ray.exceptions.RayError) as error:
             log.warning("the owners did not end cleanly: %s", error)
@@ -189,16 +199,20 @@ def settings_from(arguments: list[str]) -> ServerSettings:
     parser.add_argument("--home", type=Path, default=Path(os.environ.get("RAYORCH_HOME", "~/.rayorch")).expanduser())
     parser.add_argument("--emulate", metavar="NODESxGPUS")
     parser.add_argument("--racks", type=int, default=1)
+    parser.add_argument("--accelerators", metavar="MODEL:NODES,...", help="what emulated nodes say that they have")
     parser.add_argument("--address", default="auto")
     parser.add_argument("--gateway", choices=("uvicorn", "serve"), default="uvicorn")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--serve-port", type=int, help="start Ray Serve now, with its HTTP on this port")
+    parser.add_argument("--leave-running", action="store_true", help="a signal ends this process, not the owners")
     parser.add_argument("-f", "--file", action="append", type=Path, default=[], help="Cluster and Queue documents")
     given = parser.parse_args(arguments)
     token = token_from()
     check_listening(given.host, token)  # before anything is started
-    emulate = EmulationSpec.parse(given.emulate, given.racks) if given.emulate else None
+    if given.accelerators and not given.emulate:
+        raise SpecError("accelerators", "are of an emulated cluster; real nodes are labelled by Ray")
+    emulate = EmulationSpec.parse(given.emulate, given.racks, given.accelerators or "") if given.emulate else None
     settings = ServerSettings(
         home=given.home,
         profile=load_profile(),
@@ -210,12 +224,15 @@ def settings_from(arguments: list[str]) -> ServerSettings:
         port=given.port,
         serve_port=given.serve_port,
         token=token,
+        jobs_token=jobs_token_from(),
+        leave_running=given.leave_running,
     )
     return with_documents(settings, given.file)
 
 
 def with_documents(settings: ServerSettings, files: list[Path]) -> ServerSettings:
     """The settings with what Cluster and Queue documents say. Other kinds are for `rayorch apply`: SpecError."""
+    cluster = ClusterSettings(settings.instance)
     for path in files:
         try:
             text = path.read_bytes()
@@ -232,7 +249,8 @@ def with_documents(settings: ServerSettings, files: list[Path]) -> ServerSetting
                     settings = replace(settings, queues=(*settings.queues, document.to_core()))
                 case _:
                     raise SpecError("kind", f"{path}: a server takes Cluster and Queue, not {document.kind}")
-    return settings
+    groups = group_settings(cluster, settings.profile, settings.levels, os.environ)
+    return replace(settings, groups=groups)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rayorch.cli import exits, rows
+from rayorch.cli import exits, kuberay, rows
 from rayorch.cli.exits import guarded
 from rayorch.cli.output import Format, say, show, show_one
 
@@ -26,6 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # no boxes, and no rich for --help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(kuberay.app, name="kuberay")
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json, yaml, name or csv.")]
 Address = Annotated[
@@ -182,6 +184,9 @@ def ps(
         states = state or ([] if everything else ["pending", "running", "stopping"])
         items = rows.fetch_workloads(client, states, queue, limit)
         show(items, rows.workload_columns(client), output)
+        if output is Format.TABLE:
+            for line in rows.bypass_lines(client.overview()):
+                say(line)
 
 
 @app.command()
@@ -271,6 +276,57 @@ def nodes(output: Output = Format.TABLE, address: Address = None) -> None:
 
 @app.command()
 @guarded
+def devices(
+    node: NodeArgument,
+    clear: Annotated[
+        int | None, typer.Option("--clear", min=0, help="Forget the XIDs of this GPU: somebody has dealt with it.")
+    ] = None,
+    output: Output = Format.TABLE,
+    address: Address = None,
+) -> None:
+    """What was read last of each GPU of a node, and what is wrong with it."""
+    from rayorch.cli import devices as view
+
+    with _client(address) as client:
+        if clear is not None:
+            client.clear_device(node, clear)
+            say(f"{node}: GPU {clear} is judged anew")
+            return
+        data = client.devices(node)
+    if output in (Format.JSON, Format.YAML):
+        show_one(data, output, lambda: "", key="node")
+        return
+    if output is Format.TABLE:
+        say(view.heading(data))
+    show(view.devices_of(data), view.DEVICE_COLUMNS, output, key="uuid")
+
+
+@app.command()
+@guarded
+def capacity(output: Output = Format.TABLE, address: Address = None) -> None:
+    """Where nodes come from: groups, what was asked for, and what is missing and why."""
+    from rayorch.cli import capacity as view
+
+    with _client(address) as client:
+        data = client.capacity()
+    if output in (Format.JSON, Format.YAML):
+        show_one(data, output, lambda: "", key="kind")
+        return
+    groups, launches = view.groups_of(data), view.launches_of(data)
+    if error := view.error_of(data):
+        say(f"not known now: {error}")
+    if data["provider"] == "none" and not launches:
+        say("nobody provides nodes here: what exists is all there will be")
+    if groups or not launches:
+        show(groups, view.GROUP_COLUMNS, output, key="name")
+    if launches and output is not Format.NAME:
+        show(launches, view.LAUNCH_COLUMNS, output)
+    for demand in view.unmet_of(data):
+        say(f"no node type of Ray's autoscaler can take {demand}")
+
+
+@app.command()
+@guarded
 def drain(
     node: NodeArgument,
     deadline: Annotated[str, typer.Option("--deadline", help="By when what is there must have left.")] = "10m",
@@ -328,6 +384,7 @@ def apply(
 def up(
     emulate: Annotated[str | None, typer.Option("--emulate", help="4x8: a local cluster, emulated.")] = None,
     racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of an emulated cluster; else 2.")] = None,
+    accelerators: Annotated[str | None, typer.Option(help="H100:2,A100:2: models of the emulated nodes.")] = None,
     ray_address: Annotated[str | None, typer.Option("--ray", help="The Ray cluster; else the local one.")] = None,
     file: Annotated[list[Path] | None, typer.Option("--file", "-f", help="YAML: Cluster and Queue documents.")] = None,
     gateway: Annotated[str | None, typer.Option("--gateway", help="uvicorn, or serve (inside Ray Serve).")] = None,
@@ -344,7 +401,7 @@ def up(
     if emulate is not None and racks is None:
         racks = 1 if emulate.startswith("1x") else 2
     options = {"--emulate": emulate, "--racks": racks, "--address": ray_address, "--gateway": gateway}
-    for option, value in {**options, "--host": host, "--port": port}.items():
+    for option, value in {**options, "--accelerators": accelerators, "--host": host, "--port": port}.items():
         if value is not None:
             arguments += [option, str(value)]
     for path in file or ():

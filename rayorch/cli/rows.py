@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rayorch.cli import devices
 from rayorch.cli.output import Column, Item, age, amount
 
 if TYPE_CHECKING:
@@ -58,6 +59,17 @@ def workload_columns(client: Client) -> list[Column]:
         Column("RESTARTS", _restarts, right=True),
         Column("NODES/REASON", _where),
     ]
+
+
+def bypass_lines(overview: Item) -> list[str]:
+    """One line for each Ray job that did not come through the queues."""
+    found = overview.get("bypasses")
+    lines = []
+    for job in found if isinstance(found, list) else ():
+        gpus = amount(job["resources"])
+        holding = f", {gpus} GPUs" if gpus != "0" else ""
+        lines.append(f"past the queues: Ray job {job['id']} of {job['who']}{holding}: {_brief(job['entrypoint'])}")
+    return lines
 
 
 def _gang(workload: Item) -> str:
@@ -185,7 +197,8 @@ def _topology(node: Item) -> str:
 
 def _model(node: Item) -> str:
     devices = node["devices"]
-    return next((str(d["model"]) for d in devices if d["model"]), "-") if isinstance(devices, list) else "-"
+    models = [str(device["model"]) for device in devices if device["model"]] if isinstance(devices, list) else []
+    return "+".join(dict.fromkeys(models)) or "-"
 
 
 NODE_COLUMNS = (
@@ -196,7 +209,7 @@ NODE_COLUMNS = (
     Column("FOREIGN", lambda n: amount(n["foreign"]), right=True),
     Column("STATE", lambda n: "drained" if n.get("drained") else n["health"]),
     Column("TOPOLOGY", _topology),
-    Column("REASON", lambda n: n["reason"]),
+    Column("REASON", devices.node_trouble),
 )
 
 APPLY_COLUMNS = (

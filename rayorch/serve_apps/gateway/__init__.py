@@ -3,7 +3,7 @@
 from rayorch.serve_apps.gateway.app import create_app
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.run import DEFAULT_PORT, UvicornGateway, check_listening, gateway_app, serve_uvicorn
-from rayorch.serve_apps.gateway.settings import GatewaySettings, token_from
+from rayorch.serve_apps.gateway.settings import GatewaySettings, jobs_token_from, token_from
 
 __all__ = [
     "DEFAULT_PORT",
@@ -13,6 +13,7 @@ __all__ = [
     "check_listening",
     "create_app",
     "gateway_app",
+    "jobs_token_from",
     "serve_uvicorn",
     "token_from",
 ]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version as version_of
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Path, Query
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -40,6 +40,7 @@ from rayorch.core.types import Kind, MemberPhase, NodeId, QueueId, State, Worklo
 from rayorch.core.views import Overview, WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.capacity_views import capacity_json
+from rayorch.serve_apps.gateway.device_views import reading_json
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output, wait_for
 from rayorch.serve_apps.gateway.jobs_form import with_packages_only
 from rayorch.serve_apps.gateway.json_views import (
@@ -99,6 +100,8 @@ class ApiRoutes:
         add("/queues/{queue:path}", self.delete_queue, methods=["DELETE"])
         add("/nodes", self.nodes, methods=["GET"])
         add("/capacity", self.capacity, methods=["GET"])
+        add("/nodes/{node}/devices", self.devices, methods=["GET"])
+        add("/nodes/{node}/devices/{index}/clear", self.clear_device, methods=["POST"])
         add("/nodes/{node}/{verb}", self.change_node, methods=["POST"])
         add("/documents", self.apply, methods=["POST"])
         add("/overview", self.overview, methods=["GET"])
@@ -311,6 +314,22 @@ class ApiRoutes:
         """Node groups with what is under way in them, and what Ray's autoscaler has asked for."""
         view = await self._backend.overview()
         return JSONResponse({"apiVersion": API_VERSION, "kind": "Capacity", **capacity_json(view)})
+
+    async def devices(self, node: str) -> Response:
+        """Everything that was read last of a node's GPUs, from its agent."""
+        view = await self._backend.overview()
+        found = _node(view, node)
+        name = next(row.node.name for row in view.nodes if row.node.id == found)
+        return JSONResponse(
+            {"apiVersion": API_VERSION, **reading_json(await self._backend.devices(found), found, name)}
+        )
+
+    async def clear_device(self, node: str, index: Annotated[int, Path(ge=0, le=MAX_COUNT)]) -> Response:
+        """Forget the XIDs of a device that somebody has dealt with (reset, tested): it is judged anew."""
+        found = _node(await self._backend.overview(), node)
+        if not await self._backend.clear_device(found, index):
+            raise NotFoundError(f"node {node} has no device {index} that is read")
+        return JSONResponse({"node": found, "index": index, "cleared": True})
 
     async def change_node(self, node: str, verb: str, request: Request) -> Response:
         """cordon, drain ({"deadline": "10m"}) or uncordon a node, named by its id, an id's beginning or its name."""

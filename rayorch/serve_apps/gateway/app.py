@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from fastapi import FastAPI
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from rayorch.core.errors import ClusterError
@@ -44,8 +44,14 @@ def create_app(
             return problems.problem("cluster", str(error))
         return JSONResponse({"ok": True, "cycle": view.cycle, "synced": view.synced})
 
+    async def gcs_healthz() -> Response:
+        """In the words of Ray's dashboard, which KubeRay's submitters wait for before they submit."""
+        ready = await readyz()
+        return ready if ready.status_code != 200 else PlainTextResponse("success")
+
     app.add_api_route("/healthz", healthz, methods=["GET"], include_in_schema=False)
     app.add_api_route("/readyz", readyz, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/api/gcs_healthz", gcs_healthz, methods=["GET"], include_in_schema=False)
     problems.install(app)
     app.add_middleware(_guard, settings=settings)
     return app

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rayorch.core.devices import NodeReading
 from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
@@ -21,7 +22,7 @@ from rayorch.core.requests import (
     WaitRequest,
     WorkloadPage,
 )
-from rayorch.core.types import Allocation, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Allocation, NodeId, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview
 
 
@@ -82,6 +83,14 @@ class Backend(Protocol):
 
     async def uncordon(self, request: UncordonRequest) -> Reply:
         """Let a node take work again."""
+        ...
+
+    async def devices(self, node: NodeId) -> NodeReading:
+        """The last look of the node's agent at its GPUs."""
+        ...
+
+    async def clear_device(self, node: NodeId, index: int) -> bool:
+        """Forget what an operator has dealt with on one device. False where there is no such device."""
         ...
 
     async def logs(self, workload: WorkloadId, attempt: int, offset: int, wait_s: float = 0.0) -> LogChunk:

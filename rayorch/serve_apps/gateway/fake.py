@@ -6,7 +6,10 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 
+from rayorch.core.bypass import Bypass
+from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import Wait
+from rayorch.core.devices import NodeReading
 from rayorch.core.errors import SpecError
 from rayorch.core.events import CancelRequested, Event, QueueSet, Submitted
 from rayorch.core.requests import (
@@ -37,7 +40,7 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
-from rayorch.core.views import ExplainView, LogChunk, NodeRow, Overview, QueueRow, WorkloadRow
+from rayorch.core.views import AutoscalerView, ExplainView, LogChunk, NodeRow, Overview, QueueRow, WorkloadRow
 
 DEFAULT = QueueSpec(QueueId("default"))
 LOOK_S = 0.005
@@ -62,6 +65,11 @@ class FakeBackend:
     log_text: dict[tuple[WorkloadId, int], bytes] = field(default_factory=dict)
     lapsed: set[WorkloadId] = field(default_factory=set)
     renewals: int = 0
+    bypasses: list[Bypass] = field(default_factory=list)
+    capacity: Capacity = field(default_factory=Capacity)
+    autoscaler: AutoscalerView | None = None
+    readings: dict[NodeId, NodeReading] = field(default_factory=dict)
+    cleared: list[tuple[NodeId, int]] = field(default_factory=list)
 
     # ------------------------------------------------------------ the cluster's part
 
@@ -161,7 +169,13 @@ class FakeBackend:
             for spec in self.queues.values()
         )
         nodes = tuple(NodeRow(node) for node in self.nodes.values())
-        return Overview(self.now_s, "main", 7, self.now_s, 0.01, Versions(1, 1, 1), queues, nodes, rows)
+        versions = Versions(1, 1, 1)
+        return replace(
+            Overview(self.now_s, "main", 7, self.now_s, 0.01, versions, queues, nodes, rows),
+            bypasses=tuple(self.bypasses),
+            capacity=self.capacity,
+            autoscaler=self.autoscaler,
+        )
 
     async def events(self, request: EventsRequest) -> EventsPage:
         """From the list; sequence numbers count from 1."""
@@ -210,6 +224,15 @@ class FakeBackend:
             return Reply(False, "rejected", "node", f"there is no node {request.node}")
         self.nodes[request.node] = replace(node, health=NodeHealth.OK, reason="", drain_deadline_s=None)
         return ACCEPTED
+
+    async def devices(self, node: NodeId) -> NodeReading:
+        """What the test has put there."""
+        return self.readings.get(node, NodeReading())
+
+    async def clear_device(self, node: NodeId, index: int) -> bool:
+        """Remembered in `cleared`."""
+        self.cleared.append((node, index))
+        return any(reading.device.index == index for reading in self.readings.get(node, NodeReading()).devices)
 
     async def logs(self, workload: WorkloadId, attempt: int, offset: int, wait_s: float = 0.0) -> LogChunk:
         """What was written, at once; it has ended when a later attempt runs or none will."""

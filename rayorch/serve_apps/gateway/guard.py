@@ -22,7 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rayorch.serve_apps.gateway.problems import problem
 from rayorch.serve_apps.gateway.settings import GatewaySettings
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/api/gcs_healthz"})
+JOBS_PATHS = ("/api/jobs", "/api/packages/", "/api/version")
+"""Where a token that is good for Ray's Jobs routes only is taken."""
 POLICY_VIOLATION = 1008  # websocket close code
 
 _POLICY = (
@@ -107,7 +109,10 @@ class Guard:
             refusal = problem("unauthenticated", "a bearer token is needed; set RAYORCH_TOKEN", 401)
             refusal.headers["WWW-Authenticate"] = 'Bearer realm="rayorch", Basic realm="rayorch"'
             return refusal
-        if not hmac.compare_digest(given.encode(), self._settings.token.encode()):
+        good = [self._settings.token]
+        if self._settings.jobs_token is not None and _of_jobs(scope["path"]):
+            good.append(self._settings.jobs_token)
+        if not any([hmac.compare_digest(given.encode(), token.encode()) for token in good]):  # noqa: C419 - all of them
             return problem("denied", "the bearer token is wrong", 403)
         return None
 
@@ -118,6 +123,11 @@ async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": "refused"})
         return
     await response(scope, receive, send)
+
+
+def _of_jobs(path: str) -> bool:
+    """Whether it is one of Ray's Jobs routes."""
+    return any(path == known or path.startswith(f"{known.rstrip('/')}/") for known in JOBS_PATHS)
 
 
 def _token(headers: Headers) -> str | None:

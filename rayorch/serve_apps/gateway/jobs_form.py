@@ -15,6 +15,8 @@ from rayorch.core.types import State, Workload, WorkloadSpec
 
 QUEUE_HEADER = "x-rayorch-queue"
 PREFIX = "rayorch."
+QUEUE_LABEL = "rayorch.io/queue"
+"""As Kubernetes writes it; taken in metadata too."""
 
 _REQUEST_TYPES: Mapping[str, tuple[type, ...]] = {
     "entrypoint": (str,),
@@ -93,7 +95,7 @@ def workload_of_request(body: bytes, queue_header: str | None, default_queue: st
         "metadata": {
             "name": options.get("name") or identity,
             "id": identity,
-            "queue": options.get("queue") or queue_header or default_queue,
+            "queue": options.get("queue") or metadata.get(QUEUE_LABEL) or queue_header or default_queue,
             "annotations": metadata,
         },
         "spec": _spec(request, options),
@@ -132,7 +134,7 @@ def _metadata(given: Json) -> dict[str, str]:
     for key, value in given.items():
         if not isinstance(value, str):
             raise SpecError(f"metadata.{key}", "must be text")
-        if key.startswith(PREFIX) and key not in _METADATA_KEYS:
+        if key.startswith(PREFIX) and key not in _METADATA_KEYS and key != QUEUE_LABEL:
             raise SpecError(f"metadata.{key}", f"is unknown; there are {', '.join(sorted(_METADATA_KEYS))}")
         result[key] = value
     return result

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from rayorch.core.bypass import Bypass
 from rayorch.core.decisions import Wait
 from rayorch.core.events import Submitted
 from rayorch.core.payload import Json
 from rayorch.core.requests import RecordedEvent
 from rayorch.core.types import Allocation, Resources, Workload
 from rayorch.core.views import ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
+from rayorch.serve_apps.gateway.capacity_views import capacity_json
+from rayorch.serve_apps.gateway.device_views import device_json
 
 API_VERSION = "rayorch/v1"
 
@@ -167,11 +170,13 @@ def node_json(row: NodeRow) -> Json:
         "blockedUntil": node.blocked_until_s,
         "topology": dict(node.topology),
         "labels": dict(node.labels),
+        "group": node.group,
+        "instance": node.instance,
+        "idleSince": node.idle_since_s,
+        "deviceNote": node.device_note,
         "devices": [
             {
-                "index": d.index,
-                "model": d.model,
-                "sick": d.sick,
+                **device_json(d),
                 "holders": [
                     {"workload": h.workload, "attempt": h.attempt, "role": h.role, "share": h.units / 10_000}
                     for h in row.holders
@@ -198,7 +203,22 @@ def overview_json(view: Overview) -> Json:
         "warnings": list(view.warnings),
         "queues": [queue_json(q) for q in view.queues],
         "nodes": [node_json(n) for n in view.nodes],
+        "capacity": capacity_json(view),
         "workloads": [workload_json(w.workload, w, names) for w in view.workloads],
+        "bypasses": [bypass_json(b) for b in view.bypasses],
+    }
+
+
+def bypass_json(bypass: Bypass) -> dict[str, Json]:
+    """One Ray job that did not come through the queues."""
+    return {
+        "id": bypass.id,
+        "jobId": bypass.job_id,
+        "entrypoint": bypass.entrypoint,
+        "who": bypass.who,
+        "startedAt": bypass.started_s,
+        "status": bypass.status,
+        "resources": amounts(bypass.held),
     }
 
 

@@ -9,8 +9,10 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
+from rayorch.core.bypass import Bypass
 from rayorch.core.types import GPU, UNIT, Resources, State
 from rayorch.core.views import NodeRow, Overview, QueueRow, WorkloadRow
+from rayorch.serve_apps.gateway.capacity_views import capacity_values
 from rayorch.serve_apps.gateway.follow import RecentOverview
 from rayorch.serve_apps.gateway.json_views import node_names
 from rayorch.serve_apps.gateway.settings import GatewaySettings
@@ -65,6 +67,7 @@ def page_values(view: Overview) -> dict[str, object]:
         "cycle_age": age(view.now_s - view.last_cycle_s),
         "synced": view.synced,
         "warnings": view.warnings,
+        "bypasses": [_bypass(b, view.now_s) for b in view.bypasses],
         "gpus": _number(gpus),
         "gpus_used": _number(used),
         "gpus_foreign": _number(foreign),
@@ -73,6 +76,7 @@ def page_values(view: Overview) -> dict[str, object]:
         "waiting": [_waiting(row, view.now_s) for row in waiting[:MAX_ROWS]],
         "running_hidden": max(0, len(running) - MAX_ROWS),
         "waiting_hidden": max(0, len(waiting) - MAX_ROWS),
+        "capacity": capacity_values(view),
         "nodes": [_node(row) for row in sorted(view.nodes, key=lambda r: (r.node.name, r.node.id))],
     }
 
@@ -142,6 +146,17 @@ def _common(row: WorkloadRow, now_s: float) -> dict[str, object]:
     }
 
 
+def _bypass(bypass: Bypass, now_s: float) -> dict[str, object]:
+    return {
+        "id": bypass.id,
+        "who": bypass.who,
+        "entrypoint": bypass.entrypoint,
+        "status": bypass.status,
+        "age": age(now_s - bypass.started_s),
+        "holds": amounts_text(bypass.held),
+    }
+
+
 def _node(row: NodeRow) -> dict[str, object]:
     node = row.node
     cells = [
@@ -162,10 +177,12 @@ def _node(row: NodeRow) -> dict[str, object]:
         "health": node.health.value,
         "reason": f"drained: {node.reason}" if row.drained else node.reason,
         "topology": " / ".join(value for _, value in node.topology),
-        "model": next((d.model for d in node.devices if d.model), ""),
+        "model": "+".join(node.models),
         "cells": cells,
         "free": amounts_text((node.total - row.used - node.foreign - _unusable(row)).floor_zero()),
         "sick": [f"GPU {device.index}: {device.sick}" for device in node.devices if device.sick],
+        "watched": [f"GPU {device.index}: {device.watch}" for device in node.devices if device.watch],
+        "note": node.device_note,
         "foreign": amounts_text(node.foreign),
         "holders": ", ".join(node.foreign_holders),
     }

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from rayorch.actors.names import allocator_name, controller_name, find, logs_name, queues_name
+from rayorch.actors.names import agent_name, allocator_name, controller_name, find, logs_name, queues_name
 from rayorch.actors.packages import check_runtime_env, package_exists, store_package
 from rayorch.actors.results import ResultSettings, results_name, start_result_store
+from rayorch.core.devices import NodeReading
 from rayorch.core.errors import ClusterError, RayorchError, SpecError
 from rayorch.core.payload import Payload
 from rayorch.core.queues import QueueChanges
@@ -31,7 +32,7 @@ from rayorch.core.requests import (
     WorkloadPage,
     refusal,
 )
-from rayorch.core.types import Allocation, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Allocation, NodeId, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,16 @@ class RayBackend:
         """To the queue owner, which journals it."""
         reply: Reply = await self._owner("uncordon", request)
         return reply
+
+    async def devices(self, node: NodeId) -> NodeReading:
+        """From the node's agent."""
+        reading: NodeReading = await self._call(agent_name(self._instance, node), "reading")
+        return reading
+
+    async def clear_device(self, node: NodeId, index: int) -> bool:
+        """To the node's agent."""
+        cleared: bool = await self._call(agent_name(self._instance, node), "clear_device", index)
+        return cleared
 
     # ------------------------------------------------------------ output, packages, results
 

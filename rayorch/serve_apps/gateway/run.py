@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from rayorch.core.errors import SpecError
 from rayorch.serve_apps.gateway.app import create_app
-from rayorch.serve_apps.gateway.settings import GatewaySettings, token_from
+from rayorch.serve_apps.gateway.settings import GatewaySettings, jobs_token_from, token_from
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -82,7 +82,7 @@ def serve_uvicorn(app: FastAPI, host: str, port: int, settings: GatewaySettings)
 def gateway_app(args: dict[str, str]) -> Application:
     """The gateway as a Serve application: `serve.run(gateway_app({"instance": "main"}), name="gateway")`.
 
-    It runs beside Serve's proxies with no CPU of its own. The bearer token is read on the node where it runs.
+    It runs beside Serve's proxies with no CPU of its own. The bearer tokens are read on the node where it runs.
     """
     from ray import serve
 
@@ -92,8 +92,8 @@ def gateway_app(args: dict[str, str]) -> Application:
     folder = Path(args["folder"]) if "folder" in args else None
 
     def build() -> FastAPI:
-        token = token_from()
-        return create_app(RayBackend(instance, folder), GatewaySettings(instance=instance, token=token))
+        settings = GatewaySettings(instance=instance, token=token_from(), jobs_token=jobs_token_from())
+        return create_app(RayBackend(instance, folder), settings)
 
     class Gateway:
         """The ASGI app in a replica."""
