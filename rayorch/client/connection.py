@@ -256,6 +256,14 @@ class Client:
             body["deadline"] = deadline
         return self._http.call("POST", f"/api/v1/nodes/{path_part(node)}/{verb}", json=body)
 
+    def devices(self, node: str) -> JsonObject:
+        """What was read last of a node's GPUs: {"devices": [...], "readAt": ..., "error": ...}."""
+        return self._http.call("GET", f"/api/v1/nodes/{path_part(node)}/devices")
+
+    def clear_device(self, node: str, index: int) -> JsonObject:
+        """Forget the XIDs of a device that somebody has dealt with."""
+        return self._http.call("POST", f"/api/v1/nodes/{path_part(node)}/devices/{index}/clear")
+
     def overview(self) -> JsonObject:
         """Queues, nodes and workloads at one time."""
         return self._http.call("GET", "/api/v1/overview")
