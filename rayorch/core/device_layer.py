@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rayorch.core.device_binding import is_exact
 from rayorch.core.devices import DeviceReport, multiset
 from rayorch.core.types import Device, NodeId, NodeSpec
 
@@ -60,7 +59,7 @@ class DeviceLayer:
         silent = "its devices have not been read for a while" if node.id in self._silent else ""
         notes = [text for text in (report.note, silent, self._drift.get(node.id, "")) if text]
         devices = with_report(node.devices, report) if report.devices else node.devices
-        if not is_exact(node.total):
+        if not node.exact:
             devices = within_reach(devices)
         return replace(node, devices=devices, device_note="; ".join(notes))
 

@@ -386,8 +386,9 @@ def test_a_second_source_only_adds() -> None:
 NODE = NodeSpec(
     NodeId("n"),
     "n",
-    Resources.of({"GPU": 4, "gpu0": 1, "gpu1": 1, "gpu2": 1, "gpu3": 1}),
+    Resources.of({"GPU": 4}),
     tuple(Device(n, "H100") for n in range(4)),
+    exact=True,
 )
 
 
@@ -463,7 +464,7 @@ def test_devices_beyond_rays_count_are_nobodys_concern() -> None:
 
 
 def test_where_ray_chooses_nothing_behind_a_sick_device_is_in_reach() -> None:
-    plain = replace(NODE, total=Resources.of({"GPU": 4}))
+    plain = replace(NODE, exact=False)
     inventory = Inventory()
     inventory.observe((plain,), 0.0)
     inventory.take_devices(NODE.id, told(sight(gpu(0), gpu(1), gpu(2, uncorrectable=2), gpu(3))), 1.0)
