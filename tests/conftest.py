@@ -27,6 +27,7 @@ def _isolate_environment() -> None:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
+    os.environ["RAYORCH_READ_DEVICES"] = "0"  # this machine's own GPUs are not those of emulated nodes
     os.environ.setdefault("RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S", "1")
     os.environ.setdefault("RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S", "1")
     if "RAY_TMPDIR" not in os.environ:

@@ -16,7 +16,7 @@ from rayorch.adapters.dcgm import DcgmPage
 from rayorch.adapters.nvml import NvmlReader, nvml_present
 from rayorch.adapters.ray_visible import CONTAINER_VISIBLE, VISIBLE
 from rayorch.core.device_facts import GpuFacts, Sight, merged
-from rayorch.core.devices import DeviceHistory, DeviceReading, DeviceReport, NodeDevices
+from rayorch.core.devices import DeviceHistory, DeviceReport, NodeDevices, NodeReading
 from rayorch.core.visible import visible_entries
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,8 @@ class DeviceWatch:
         self._pushed_s = float("-inf")
         self._present = False
         self._error = ""
-        self.read_s: float | None = None
+        self._read_s: float | None = None
+        self._looks = 0
 
     async def run(self) -> None:
         """Look for ever. What goes wrong in one look is said, and the next one is made."""
@@ -177,8 +178,9 @@ class DeviceWatch:
         if sight.error != self._error:
             log.warning("devices: %s", sight.error or "can be read again")
             self._error = sight.error
-        self.read_s = self._clock()
-        self._devices.observe(sight, self.read_s)
+        self._looks += 1
+        self._read_s = self._clock()
+        self._devices.observe(sight, self._read_s)
         await self._tell()
         return True
 
@@ -201,14 +203,9 @@ class DeviceWatch:
         return replace(self._pushed, sequence=int(self._pushed_s * 1000)) if self._pushed is not None else None
 
     @property
-    def readings(self) -> tuple[DeviceReading, ...]:
+    def reading(self) -> NodeReading:
         """Each device with everything that was read of it last."""
-        return self._devices.readings
-
-    @property
-    def error(self) -> str:
-        """Why the last look failed, empty when it did not."""
-        return self._error
+        return NodeReading(self._devices.readings, self._error, self._read_s, self._looks)
 
     async def clear(self, index: int) -> bool:
         """Forget what an operator has dealt with on one device, and look again."""

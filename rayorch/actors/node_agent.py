@@ -132,11 +132,9 @@ class NodeAgentShell:
         return self._watch.report if self._watch is not None else None
 
     @ray.method
-    async def readings(self) -> NodeReading:
+    async def reading(self) -> NodeReading:
         """Everything that was read of the devices last."""
-        if self._watch is None:
-            return NodeReading()
-        return NodeReading(self._watch.readings, self._watch.error, self._watch.read_s)
+        return self._watch.reading if self._watch is not None else NodeReading()
 
     @ray.method
     async def clear_device(self, index: int) -> bool:

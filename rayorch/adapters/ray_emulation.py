@@ -104,6 +104,8 @@ class EmulatedCluster:
         # Emulated nodes share one host, whose loopback is all that can reach them: no token, said explicitly.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Its GPUs are amounts in Ray's books: those that this machine may have are not theirs.
+        os.environ.setdefault("RAYORCH_READ_DEVICES", "0")
         os.makedirs(os.environ.get("RAY_TMPDIR", "/tmp/ray"), exist_ok=True)
         head: dict[str, Any] = {
             "num_cpus": spec.head_cpus,

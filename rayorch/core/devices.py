@@ -111,11 +111,12 @@ class DeviceReading:
 @dataclass(frozen=True, slots=True)
 class NodeReading:
     """All devices of a node as its agent shows them. `read_s`: when it looked last [s since the epoch], None where
-    there is nothing to read. `error`: why the last look failed."""
+    there is nothing to read; `looks`: how often since it was started. `error`: why the last look failed."""
 
     devices: tuple[DeviceReading, ...] = ()
     error: str = ""
     read_s: float | None = None
+    looks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

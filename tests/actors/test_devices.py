@@ -261,7 +261,9 @@ def test_ray_finds_the_gpus_and_the_inventory_hears_how_they_are(tmp_path: Path,
     backwards = ",".join(_uuid(number) for number in reversed(range(GPUS)))
     machines += [
         Machine(tmp_path, "head", env=FAST_HEALTH_CHECKS),
-        Machine(tmp_path, "gpus", env={**fake.environment, "CUDA_VISIBLE_DEVICES": backwards}),
+        Machine(
+            tmp_path, "gpus", env={**fake.environment, "RAYORCH_READ_DEVICES": "1", "CUDA_VISIBLE_DEVICES": backwards}
+        ),
     ]
     port = free_port()
     names = json.dumps({f"gpu{number}": 1 for number in range(GPUS)})
