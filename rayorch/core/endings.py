@@ -9,13 +9,14 @@ go on for two leases after the last renewal; workers that lost their node, for o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayorch.core.events import AttemptEnded
 from rayorch.core.lifecycle import Move
 from rayorch.core.policy import Profile
 from rayorch.core.runners import RunnerPhase, RunnerView
-from rayorch.core.types import Allocation, Kind, NodeId, State, StopCause, StopOrder, Workload
+from rayorch.core.types import Allocation, Kind, NodeId, NodeSpec, State, StopCause, StopOrder, Workload
 
 RUNNER_START_LIMIT_S = 180.0
 """A runner that has shown no sign of life this long after the start's deadline is given up."""
@@ -28,7 +29,8 @@ SOFT = (StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.DRAINED)
 class Facts:
     """One live attempt with all that is known of it.
 
-    `lost`, `missing`: nodes of its seats that are LOST in the inventory, or unknown to it.
+    `lost`, `missing`: nodes of its seats that are LOST in the inventory, or unknown to it. `lost_devices`: GPUs of its
+    seats that the driver does not reach any more. `devices_read`: on some of its nodes somebody looks for that.
     """
 
     workload: Workload
@@ -38,6 +40,8 @@ class Facts:
     missing: tuple[NodeId, ...]
     now_s: float
     profile: Profile
+    lost_devices: tuple[str, ...] = ()
+    devices_read: bool = False
 
     @property
     def alive(self) -> bool:
@@ -56,6 +60,21 @@ def runner_existed(facts: Facts) -> bool:
     if facts.allocation is not None and not facts.allocation.ready and workload.spec.kind is not Kind.SERVE:
         return False
     return workload.started_s is not None and workload.lease_renewed_s > workload.started_s
+
+
+def lost_devices(
+    workload: Workload, allocation: Allocation | None, nodes: Mapping[NodeId, NodeSpec]
+) -> tuple[str, ...]:
+    """The GPUs of an attempt's seats that the driver does not reach any more, by our books."""
+    members = allocation.members if allocation is not None else workload.placement
+    lost = {
+        (nodes[member.node].name, device.index)
+        for member in members
+        if member.node in nodes
+        for device in nodes[member.node].devices
+        if device.lost and device.index in member.devices
+    }
+    return tuple(f"GPU {index} of {name}" for name, index in sorted(lost))
 
 
 def ending(facts: Facts) -> AttemptEnded | None:
@@ -97,8 +116,13 @@ def _exited(facts: Facts, view: RunnerView) -> AttemptEnded | None:
     if view.exit_code is None:
         return _contact_lost(facts, view.message or "its lease was over")
     ended_s = view.ended_s if view.ended_s is not None else now_s
-    if len({m.node for m in workload.placement}) > 1 and now_s < ended_s + profile.failure_settle_s:
-        return None  # news of a lost node may be on its way; the runner's own is alive, or it would be gone
+    if facts.lost_devices:
+        # Not the work's fault, and nothing of it is left that could still run.
+        reason = f"{', '.join(facts.lost_devices)} under it was lost"
+        return _event(facts, Move.REQUEUED, StopCause.NODE_LOST, reason, now_s)
+    told_of_losses = facts.devices_read or len({m.node for m in workload.placement}) > 1
+    if told_of_losses and now_s < ended_s + profile.failure_settle_s:
+        return None  # news of a lost GPU or node may be on its way; the runner's own is alive, or it would be gone
     failures = workload.failures + 1
     reason = view.message or f"exit code {view.exit_code}"
     if failures > workload.spec.max_retries:

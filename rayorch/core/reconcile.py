@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rayorch.core.allocations import bind_seats
 from rayorch.core.bound_devices import news_of
 from rayorch.core.decisions import Resize
-from rayorch.core.endings import Facts, ending, runner_existed
+from rayorch.core.endings import Facts, ending, lost_devices, runner_existed
 from rayorch.core.events import AttemptEnded
 from rayorch.core.grants import Grant
 from rayorch.core.policy import Profile
@@ -172,7 +172,7 @@ def reconcile(snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profi
         return ()
     live = {w.id: w for w in snapshot.workloads if w.state in LIVE}
     held = {(a.workload, a.attempt): a for a in snapshot.allocations}
-    health = {node.id: node.health for node in snapshot.nodes}
+    known = {node.id: node for node in snapshot.nodes}
     actions: list[Action] = []
     for key, allocation in sorted(held.items()):
         workload = live.get(key[0])
@@ -189,10 +189,12 @@ def reconcile(snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profi
             workload=workload,
             allocation=held.get(key),
             view=runners.get(key),
-            lost=tuple(n for n in nodes if health.get(n) is NodeHealth.LOST),
-            missing=tuple(n for n in nodes if health and n not in health),
+            lost=tuple(n for n in nodes if n in known and known[n].health is NodeHealth.LOST),
+            missing=tuple(n for n in nodes if known and n not in known),
             now_s=snapshot.now_s,
             profile=profile,
+            lost_devices=lost_devices(workload, held.get(key), known),
+            devices_read=any(d.uuid for n in nodes if n in known for d in known[n].devices),
         )
         actions += _attempt(facts, snapshot)
     return tuple(actions)

@@ -33,6 +33,7 @@ from rayorch.core.runners import same_grant
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     Allocation,
+    Device,
     Kind,
     Member,
     MemberPhase,
@@ -230,6 +231,27 @@ def test_a_failure_on_one_node_waits_for_no_news_for_who_tells_of_it_is_on_that_
     ended = view(work, held(), phase=RunnerPhase.ENDED, exit_code=1, ended_s=NOW)
     assert turn(work, held(), ended) == (RemoveGroups(W, 1, (0,)),)
     assert end_of(turn(work, None, ended)).cause is None
+
+
+def test_a_lost_gpu_under_it_is_not_the_works_fault() -> None:
+    on = tuple(replace(member, devices=(n,)) for n, member in enumerate(seats("n1", 2)))
+    work, holds = running(retries=0, placement=on), held(members=on)
+    ended = view(work, holds, phase=RunnerPhase.ENDED, exit_code=1, ended_s=NOW - 1.0)
+
+    def at(*devices: Device) -> tuple[NodeSpec, ...]:
+        return (replace(node("n1"), devices=devices), node("n2"))
+
+    well = at(Device(0, uuid="GPU-0"), Device(1, uuid="GPU-1"))
+    assert turn(work, holds, ended, well) == ()  # its agent may be about to tell
+    assert end_of(turn(work, None, ended, well, now_s=NOW + 3.0)).move is Move.FAILED
+    gone = at(Device(0, uuid="GPU-0"), Device(1, uuid="GPU-1", sick="lost: GPU is lost", lost=True))
+    assert turn(work, holds, ended, gone) == (RemoveGroups(W, 1, (0,)),)
+    event = end_of(turn(work, None, ended, gone))
+    assert (event.move, event.cause, event.not_before_s) == (Move.REQUEUED, StopCause.NODE_LOST, NOW)
+    assert event.reason == "GPU 1 of n1 under it was lost"
+    elsewhere = at(Device(0, uuid="GPU-0"), Device(1, uuid="GPU-1"), Device(2, lost=True, sick="lost", uuid="GPU-2"))
+    assert end_of(turn(work, None, ended, elsewhere, now_s=NOW + 3.0)).move is Move.FAILED
+    assert turn(work, holds, view(work, holds), gone) == ()  # what runs on is left alone
 
 
 # ---------------------------------------------------------------- contact is lost
