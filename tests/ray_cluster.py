@@ -136,9 +136,8 @@ def start_cluster(
         num_cpus=head_cpus,
         num_gpus=0,
         object_store_memory=OBJECT_STORE_BYTES,
-        include_dashboard=False,
         _system_config={**FAST_DETECTION, **(system_config or {})},
-        **head_args,
+        **{"include_dashboard": False, **head_args},
     )
     emulated = EmulatedCluster(cluster, namespace)
     try:

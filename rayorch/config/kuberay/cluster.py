@@ -14,6 +14,7 @@ from rayorch.config.kuberay import names
 from rayorch.config.kuberay.documents import Manifest, environment, manifest, secret_variable, without_empty
 from rayorch.config.kuberay.values import GroupValues, KubeRayValues, Mode, TolerationValues
 from rayorch.core.payload import Json
+from rayorch.core.types import MODEL_LABEL
 
 RAY_USER = 1000
 """Ray's own images run as it; both containers of the head must be the same user to share its sockets."""
@@ -292,7 +293,7 @@ def _ray_labels(group: GroupValues) -> Json:
     """Labels of each of the group's Ray nodes; KubeRay puts them on its pods as well."""
     labels: dict[str, Json] = {names.GROUP_LABEL: group.name}
     if group.model is not None:
-        labels[names.MODEL_LABEL] = group.model
+        labels[MODEL_LABEL] = group.model
     labels[names.MARKET_LABEL] = "spot" if group.spot else "on-demand"
     return labels | dict(group.labels)
 
