@@ -35,6 +35,15 @@ def split_devices(amount: Resources) -> tuple[Resources, DeviceShares]:
     return rest, tuple(sorted(shares.items()))
 
 
+def unnamed(amount: Resources) -> Resources:
+    """The amount with only those GPUs counted that it does not name as well; the names stay.
+
+    Two such amounts can be compared name by name: who names other GPUs than before has not taken more of them.
+    """
+    named = sum(units for _, units in split_devices(amount)[1])
+    return amount - Resources.of_units({GPU: min(named, amount.units(GPU))})
+
+
 def devices_of(amount: Resources) -> tuple[int, ...]:
     """The GPUs that an amount names, wholly taken ones first: the order of `Member.devices`."""
     shares = split_devices(amount)[1]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from rayorch.core.admission import NodeShape
 from rayorch.core.changes import ChangeLog
-from rayorch.core.device_binding import DeviceShares, split_devices
+from rayorch.core.device_binding import DeviceShares, split_devices, unnamed
 from rayorch.core.device_layer import DeviceLayer
 from rayorch.core.devices import DeviceReport
 from rayorch.core.events import NodeCordoned
-from rayorch.core.types import MODEL_LABEL, NodeHealth, NodeId, NodeSpec, Resources
+from rayorch.core.types import GPU, MODEL_LABEL, NodeHealth, NodeId, NodeSpec, Resources
 
 UNNAMED_USE = "GPUs are in use here by somebody who does not say which, so any of them may be; nothing new is put here"
 NODE_LABELS = ("ray.io/node-id", "kubernetes.io/hostname", "rayorch.io/instance", "rayorch.io/name")
@@ -137,11 +137,12 @@ class Inventory:
                 self._idle_since_s.setdefault(id, self._now_s)
             else:  # in use, or not known
                 self._idle_since_s.pop(id, None)
-            excess = (used.get(id, Resources()) - held.get(id, Resources())).floor_zero()
+            excess = unnamed((used.get(id, Resources()) - held.get(id, Resources())).floor_zero())
             before = self._foreign_seen.get(id, Resources())
             self._foreign_seen[id] = excess
             excess = Resources.of_units({n: min(k, before.units(n)) for n, k in excess})
-            self._foreign[id], self._foreign_devices[id] = split_devices(excess)
+            rest, self._foreign_devices[id] = split_devices(excess)
+            self._foreign[id] = rest + Resources.of_units({GPU: sum(n for _, n in self._foreign_devices[id])})
             self._holders[id] = holders.get(id, ()) if self._foreign[id] else ()
             self._join(id)
 

@@ -175,6 +175,15 @@ def test_somebody_who_names_his_gpus_is_charged_those() -> None:
     assert not room.fits(A, gpus(0.5))
 
 
+def test_our_own_groups_that_come_and_go_between_two_looks_are_not_foreign() -> None:
+    inventory = Inventory()
+    inventory.observe((node(),), 0.0)
+    for index in (0, 3, 1):  # each time a group was made after the groups were read and before the use was
+        inventory.observe_foreign({A: with_devices(gpus(1), (index,))}, {A: Resources()}, {})
+        assert inventory.nodes[A].foreign == Resources()
+        assert not inventory.nodes[A].foreign_unnamed
+
+
 def test_somebody_who_does_not_name_them_closes_the_node_but_only_an_exact_one() -> None:
     there = seen_foreign(Resources.of({"GPU": 2, "gpu3": 1}))
     assert (there.foreign_unnamed, there.reason) == (UNIT, UNNAMED_USE)
