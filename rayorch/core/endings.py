@@ -10,7 +10,7 @@ go on for two leases after the last renewal; workers that lost their node, for o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayorch.core.events import AttemptEnded
 from rayorch.core.lifecycle import Move
@@ -29,8 +29,7 @@ SOFT = (StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.DRAINED)
 class Facts:
     """One live attempt with all that is known of it.
 
-    `lost`, `missing`: nodes of its seats that are LOST in the inventory, or unknown to it. `lost_devices`: GPUs of its
-    seats that the driver does not reach any more. `devices_read`: on some of its nodes somebody looks for that.
+    `lost`, `missing`: nodes of its seats that are LOST in the inventory, or unknown to it. `nodes`: all that it knows.
     """
 
     workload: Workload
@@ -40,8 +39,7 @@ class Facts:
     missing: tuple[NodeId, ...]
     now_s: float
     profile: Profile
-    lost_devices: tuple[str, ...] = ()
-    devices_read: bool = False
+    nodes: Mapping[NodeId, NodeSpec] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -60,21 +58,6 @@ def runner_existed(facts: Facts) -> bool:
     if facts.allocation is not None and not facts.allocation.ready and workload.spec.kind is not Kind.SERVE:
         return False
     return workload.started_s is not None and workload.lease_renewed_s > workload.started_s
-
-
-def lost_devices(
-    workload: Workload, allocation: Allocation | None, nodes: Mapping[NodeId, NodeSpec]
-) -> tuple[str, ...]:
-    """The GPUs of an attempt's seats that the driver does not reach any more, by our books."""
-    members = allocation.members if allocation is not None else workload.placement
-    lost = {
-        (nodes[member.node].name, device.index)
-        for member in members
-        if member.node in nodes
-        for device in nodes[member.node].devices
-        if device.lost and device.index in member.devices
-    }
-    return tuple(f"GPU {index} of {name}" for name, index in sorted(lost))
 
 
 def ending(facts: Facts) -> AttemptEnded | None:
@@ -116,12 +99,11 @@ def _exited(facts: Facts, view: RunnerView) -> AttemptEnded | None:
     if view.exit_code is None:
         return _contact_lost(facts, view.message or "its lease was over")
     ended_s = view.ended_s if view.ended_s is not None else now_s
-    if facts.lost_devices:
+    lost = _lost_devices(facts)
+    if lost:
         # Not the work's fault, and nothing of it is left that could still run.
-        reason = f"{', '.join(facts.lost_devices)} under it was lost"
-        return _event(facts, Move.REQUEUED, StopCause.NODE_LOST, reason, now_s)
-    told_of_losses = facts.devices_read or len({m.node for m in workload.placement}) > 1
-    if told_of_losses and now_s < ended_s + profile.failure_settle_s:
+        return _event(facts, Move.REQUEUED, StopCause.NODE_LOST, f"{', '.join(lost)} under it was lost", now_s)
+    if _told_of_losses(facts) and now_s < ended_s + profile.failure_settle_s:
         return None  # news of a lost GPU or node may be on its way; the runner's own is alive, or it would be gone
     failures = workload.failures + 1
     reason = view.message or f"exit code {view.exit_code}"
@@ -131,6 +113,34 @@ def _exited(facts: Facts, view: RunnerView) -> AttemptEnded | None:
     return _event(
         facts, Move.REQUEUED, None, f"{reason}; retry {failures} of {workload.spec.max_retries}", not_before_s
     )
+
+
+def _lost_devices(facts: Facts) -> tuple[str, ...]:
+    """The GPUs of an attempt's seats that the driver does not reach any more.
+
+    By the books; when those are closed already, by what its runner was granted by name or saw in use.
+    """
+    held: set[tuple[NodeId, int]] = set()
+    view, nodes = facts.view, facts.nodes
+    if facts.allocation is not None:
+        held.update((member.node, index) for member in facts.allocation.members for index in member.devices)
+    elif view is not None:
+        for seat in view.grant.seats if view.grant is not None else ():
+            held.update((NodeId(seat.node_id), index) for index in seat.devices)
+        for used in view.in_use or ():
+            held.update((NodeId(used.node_id), index) for index in used.devices)
+    return tuple(
+        f"GPU {index} of {nodes[id].name}"
+        for id, index in sorted(held)
+        if id in nodes and any(device.lost and device.index == index for device in nodes[id].devices)
+    )
+
+
+def _told_of_losses(facts: Facts) -> bool:
+    """Whether somebody may be about to tell that the ground has gone from under the attempt."""
+    places = {member.node for member in facts.workload.placement}
+    read = any(device.uuid for id in places if id in facts.nodes for device in facts.nodes[id].devices)
+    return read or len(places) > 1
 
 
 def _contact_lost(facts: Facts, reason: str) -> AttemptEnded:

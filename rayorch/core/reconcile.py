@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rayorch.core.allocations import bind_seats
 from rayorch.core.bound_devices import news_of
 from rayorch.core.decisions import Resize
-from rayorch.core.endings import Facts, ending, lost_devices, runner_existed
+from rayorch.core.endings import Facts, ending, runner_existed
 from rayorch.core.events import AttemptEnded
 from rayorch.core.grants import Grant
 from rayorch.core.policy import Profile
@@ -193,8 +193,7 @@ def reconcile(snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profi
             missing=tuple(n for n in nodes if known and n not in known),
             now_s=snapshot.now_s,
             profile=profile,
-            lost_devices=lost_devices(workload, held.get(key), known),
-            devices_read=any(d.uuid for n in nodes if n in known for d in known[n].devices),
+            nodes=known,
         )
         actions += _attempt(facts, snapshot)
     return tuple(actions)

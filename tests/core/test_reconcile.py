@@ -234,8 +234,8 @@ def test_a_failure_on_one_node_waits_for_no_news_for_who_tells_of_it_is_on_that_
 
 
 def test_a_lost_gpu_under_it_is_not_the_works_fault() -> None:
-    on = tuple(replace(member, devices=(n,)) for n, member in enumerate(seats("n1", 2)))
-    work, holds = running(retries=0, placement=on), held(members=on)
+    on = tuple(replace(member, devices=(n,), exact=True) for n, member in enumerate(seats("n1", 2)))
+    work, holds = running(retries=0), held(members=on)
     ended = view(work, holds, phase=RunnerPhase.ENDED, exit_code=1, ended_s=NOW - 1.0)
 
     def at(*devices: Device) -> tuple[NodeSpec, ...]:
