@@ -137,6 +137,7 @@ class WaitReason(StrEnum):
     PROVISIONING = "Provisioning"  # nodes for it have been ordered and are on their way
     CAPACITY_REFUSED = "CapacityRefused"  # the node groups that could take it have nothing to give for now
     CAPACITY_LIMIT = "CapacityLimit"  # the node groups that could take it are at their maximum
+    CAPACITY_BUSY = "CapacityBusy"  # the node groups that could take it complete another change first
     CAPACITY_UNKNOWN = "CapacityUnknown"  # who provides nodes can't be read, so no node is asked for
     SYNCING = "Syncing"  # the owners are comparing their books with the world after a restart
     DEVICE_BINDING_UNAVAILABLE = "DeviceBindingUnavailable"  # exact devices can't be promised on this cluster

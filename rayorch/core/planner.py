@@ -7,14 +7,15 @@ docs/planner.md.
 from __future__ import annotations
 
 from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait
-from rayorch.core.planning.adapt import adapt, scale
+from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import Request, admit, order
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft, Verdict
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.heal import heal, protect
-from rayorch.core.planning.place import hold, place, promise
-from rayorch.core.planning.waits import quota_waits, releasing_wait, room_waits
+from rayorch.core.planning.place import expect, hold, place, promise
+from rayorch.core.planning.scale import scale
+from rayorch.core.planning.waits import awaited_groups, provisioning_wait, quota_waits, releasing_wait, room_waits
 from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import StopCause, WorkloadId
@@ -28,6 +29,7 @@ def plan(snapshot: Snapshot, profile: Profile) -> Plan:
     requests = admit(draft)  # 3: what is asked for, and what can't be looked at yet
     for request in order(draft, requests):  # 4: who goes first, compared anew after each decision
         if request.gate:
+            draft.gated.append(request.claim)
             _wait(draft, request.claim, request.gate)
         else:
             _serve(draft, request)  # 5 place, 6 reclaim, then preempt, else hold room for a head
@@ -47,9 +49,15 @@ def _serve(draft: Draft, request: Request) -> None:
     if known is None:
         if place(draft, claim):
             return
-        if promise(draft, claim) or _evict(draft, claim):
+        ordered = claim.id in draft.facts.ordered_for  # who has waited for nodes evicts nobody while they come
+        released = promise(draft, claim)
+        if not released and ordered and _expect(draft, claim):
+            return
+        if released or _evict(draft, claim):
             wait, expected_s = releasing_wait(draft, draft.reserves[-1].members)
             _wait(draft, claim, (*quota_waits(draft, claim), wait), expected_s)
+            return
+        if not ordered and _expect(draft, claim):
             return
         short = quota_waits(draft, claim)
         known = Verdict((*short, *room_waits(draft, claim.shape)), not short)
@@ -60,8 +68,23 @@ def _serve(draft: Draft, request: Request) -> None:
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
     if known.lacks_room:
         draft.unplaced.append(claim)
+        draft.lacking.append(claim)
         hold(draft, claim)
     _wait(draft, claim, known.waits)
+
+
+def _expect(draft: Draft, claim: Claim) -> bool:
+    """Promise it seats on nodes that are on their way, and say when they should come."""
+    members = expect(draft, claim)
+    if not members:
+        return False
+    draft.expected[len(draft.lacking)] = members
+    draft.lacking.append(claim)
+    waits = room_waits(draft, claim.shape)
+    awaited = awaited_groups(draft, [member.node for member in members])
+    wait, expected_s = provisioning_wait(draft, awaited)
+    _wait(draft, claim, (*waits, wait), expected_s)
+    return True
 
 
 def _evict(draft: Draft, claim: Claim) -> bool:

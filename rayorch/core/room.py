@@ -8,8 +8,9 @@ outside our grants is charged before anything else is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from rayorch.core.types import GPU, UNIT, Allocation, NodeHealth, NodeId, NodeSpec, Resources
+from rayorch.core.types import GPU, UNIT, Allocation, Member, NodeHealth, NodeId, NodeSpec, Resources
 
 
 class Room:
@@ -17,7 +18,7 @@ class Room:
 
     __slots__ = ("_free_gpu_units", "_nodes", "_slots", "_usable")
 
-    def __init__(self, nodes: Mapping[NodeId, NodeSpec], slots: dict[NodeId, _Slot], usable: frozenset[NodeId]) -> None:
+    def __init__(self, nodes: Mapping[NodeId, NodeSpec], slots: dict[NodeId, Slot], usable: frozenset[NodeId]) -> None:
         self._nodes = nodes
         self._slots = slots
         self._usable = usable
@@ -34,7 +35,7 @@ class Room:
         known = {node.id: node for node in nodes}
         room = Room(
             known,
-            {node.id: _Slot.empty(node) for node in known.values() if node.health is not NodeHealth.LOST},
+            {node.id: Slot.empty(node) for node in known.values() if node.health is not NodeHealth.LOST},
             frozenset(node.id for node in known.values() if _takes_new(node, now_s)),
         )
         members = [m for allocation in allocations for m in allocation.members]
@@ -56,6 +57,16 @@ class Room:
     def free_gpu_units(self) -> int:
         """Free GPU units on all nodes that take new members."""
         return self._free_gpu_units
+
+    def joined_by(self, nodes: Iterable[NodeSpec]) -> Room:
+        """A copy with further nodes, which nothing is held on."""
+        more = {node.id: node for node in nodes}
+        slots = {**self._slots, **{id: Slot.empty(node) for id, node in more.items()}}
+        return Room({**self._nodes, **more}, slots, self._usable | more.keys())
+
+    def slot(self, node_id: NodeId) -> Slot:
+        """What is free on a node that takes new members, device by device; KeyError for an unknown node."""
+        return self._slots[node_id]
 
     def usable(self, node_id: NodeId) -> bool:
         """Whether the node takes new members at all."""
@@ -112,17 +123,34 @@ class Room:
             rest -= named
         self._charge(node.id, rest, ())
 
-    def _put(self, node_id: NodeId, old: _Slot, new: _Slot) -> None:
+    def _put(self, node_id: NodeId, old: Slot, new: Slot) -> None:
         self._slots[node_id] = new
         if node_id in self._usable:
             self._free_gpu_units += max(0, new.gpu_units) - max(0, old.gpu_units)
+
+
+def bound(nodes: Iterable[NodeSpec], allocations: Iterable[Allocation], now_s: float) -> tuple[Allocation, ...]:
+    """The same allocations with devices for every member: where they are not known, those that `Room.of` charges.
+
+    What is then given back is what was charged, in whatever order members leave.
+    """
+    known = tuple(allocations)
+    if all(m.devices or not m.bundle.gpu_units for allocation in known for m in allocation.members):
+        return known
+    sure = [replace(a, members=tuple(m for m in a.members if m.devices)) for a in known]
+    room = Room.of((replace(node, foreign=Resources()) for node in nodes), sure, now_s)
+
+    def bind(member: Member) -> Member:
+        return member if member.devices else replace(member, devices=room._charge(member.node, member.bundle, ()))
+
+    return tuple(replace(a, members=tuple(bind(m) for m in a.members)) for a in known)
 
 
 def _takes_new(node: NodeSpec, now_s: float) -> bool:
     return node.health is NodeHealth.OK and node.blocked_until_s <= now_s and not node.foreign_unnamed
 
 
-class _Slot:
+class Slot:
     """One node's free amounts; never changed once made, so that copies of a Room share it.
 
     `amounts`: everything but GPUs. `devices`: free units per device position, 0 for a sick one. `indices`: Ray's
@@ -142,7 +170,7 @@ class _Slot:
         self._free: Resources | None = None
 
     @staticmethod
-    def empty(node: NodeSpec) -> _Slot:
+    def empty(node: NodeSpec) -> Slot:
         """Nothing held. Devices that the inventory doesn't list are counted from the node's GPUs."""
         units = node.total.gpu_units
         listed = {device.index: device.sick for device in node.devices}
@@ -150,7 +178,7 @@ class _Slot:
         capacity = [0 if listed.get(index, "") else UNIT for index in indices]
         if not listed and units % UNIT:
             capacity[-1] = units % UNIT
-        return _Slot(
+        return Slot(
             {name: n for name, n in node.total if name != GPU},
             tuple(capacity),
             indices,
@@ -200,7 +228,7 @@ class _Slot:
             positions += [max(used, key=lambda p: (self.devices[p], -p))] if used else []
         return tuple(self.indices[p] for p in positions)
 
-    def minus(self, bundle: Resources, devices: Sequence[int]) -> _Slot:
+    def minus(self, bundle: Resources, devices: Sequence[int]) -> Slot:
         """The slot with the bundle charged to these devices (a negative bundle gives back)."""
         amounts = dict(self.amounts)
         for name, n in bundle.items:
@@ -214,7 +242,7 @@ class _Slot:
             left -= part
             if index in self.indices and index not in self.sick:
                 charged[self.indices.index(index)] -= sign * part
-        return _Slot(amounts, tuple(charged), self.indices, self.sick)
+        return Slot(amounts, tuple(charged), self.indices, self.sick)
 
 
 def _devices_fit(devices: tuple[int, ...], units: int) -> bool:

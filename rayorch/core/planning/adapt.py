@@ -1,4 +1,4 @@
-"""Stages 7 and 8. Adapt: surplus members for gangs that can use them, last of all. Scale: what to ask new nodes for.
+"""Stage 7. Adapt: surplus members for gangs that can use them, last of all.
 
 Growth takes only what nobody who waits could use: never a node where one piece of a waiting claim would fit, never a
 held node, never room that is promised. It preempts nobody. A running gang grows at most every
@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rayorch.core.decisions import GangDemand, Scale
-from rayorch.core.planning.claims import Claim, Shape, growth_claim, staying
+from rayorch.core.planning.claims import Shape, growth_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload
-
-MAX_WAITING = 1000
-"""Most waiting gangs that the scale policy is shown."""
 
 
 def adapt(draft: Draft) -> None:
@@ -90,26 +86,3 @@ def _coveted(draft: Draft) -> frozenset[NodeId]:
 def _models(shape: Shape, bundle: Resources) -> tuple[str, ...]:
     """The accelerator models that one piece may have, empty: any."""
     return shape.accelerators if bundle.gpu_units else ()
-
-
-def scale(draft: Draft) -> Scale:
-    """The one demand for capacity: gangs that hold seats, and gangs in order that wait for nothing but nodes."""
-    held = tuple(
-        GangDemand(workload.id, tuple(m.bundle for m in staying(allocation)), workload.spec.topology)
-        for workload, allocation in draft.facts.live()
-        if staying(allocation)
-    )
-    quota = draft.soon.quota.copy()
-    waiting: list[GangDemand] = []
-    for claim in draft.unplaced:
-        if len(waiting) >= MAX_WAITING:
-            break
-        if quota.fits(claim.queue, claim.resources):
-            quota.charge(claim.queue, claim.resources)
-            waiting.append(_demand(claim))
-    wanted = draft.facts.profile.scale(tuple(waiting))
-    return Scale(held, wanted, f"{len(wanted)} of {len(waiting)} gangs that find no room")
-
-
-def _demand(claim: Claim) -> GangDemand:
-    return GangDemand(claim.id, tuple(ask.bundle for ask in claim.asks), claim.shape.topology)

@@ -1,8 +1,9 @@
 """The plan in the making: the facts it is made on, private books to charge, and what has been decided so far.
 
 There are two pairs of books. `now` is what is free at this moment: what starts must fit there. `soon` is what will be
-free when all stops and shrinks that are under way or in this plan have taken effect, less what has been promised to
-their beneficiaries. What starts must fit in both, so that nobody takes what is promised to another.
+free when all stops and shrinks that are under way or in this plan have taken effect, and the nodes that are on their
+way have come, less what has been promised to their beneficiaries. What starts must fit in both, so that nobody takes
+what is promised to another.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
+from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.claims import Claim, Shape, staying
 from rayorch.core.planning.seats import Ranking, Search
 from rayorch.core.policy import Profile, SortKey
 from rayorch.core.quota import Quota
-from rayorch.core.room import Room
+from rayorch.core.room import Room, bound
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import (
@@ -52,7 +55,9 @@ class Facts:
     """The snapshot with its indexes.
 
     `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
-    `owed`: for whom room is being freed, or was a moment ago.
+    `owed`: for whom room is being freed, or was a moment ago. `standings`: the node groups, where we run them.
+    `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
+    `ordered_for`: the gangs that an open order is for.
     """
 
     snapshot: Snapshot
@@ -64,14 +69,19 @@ class Facts:
     topology: Topology
     holdings: tuple[tuple[Workload, Resources], ...]
     owed: frozenset[WorkloadId]
+    standings: Mapping[GroupName, Standing]
+    arriving: Mapping[NodeId, GroupName]
+    horizon: Topology
+    ordered_for: frozenset[WorkloadId]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
         """Index a snapshot."""
         workloads = {w.id: w for w in snapshot.workloads}
+        allocations = bound(snapshot.nodes, snapshot.allocations, snapshot.now_s)
         held: dict[WorkloadId, Allocation] = {}
         leaving: list[Leaving] = []
-        for allocation in snapshot.allocations:
+        for allocation in allocations:
             workload = workloads.get(allocation.workload)
             if workload is None or workload.state not in LIVE or workload.attempt != allocation.attempt:
                 leaving.append(Leaving(allocation.workload, allocation.members, None, None))
@@ -80,16 +90,27 @@ class Facts:
             gone = _leaving(workload, allocation)
             if gone is not None:
                 leaving.append(gone)
+        topology = Topology.of(snapshot.nodes)
+        asked = {w.spec.topology.required for w in snapshot.workloads if w.state is State.PENDING}
+        levels = sorted(level for level in asked if level is not None)
+        groups = standings(snapshot.capacity, snapshot.nodes, topology, levels, snapshot.now_s)
+        coming = [node for name in groups for node in groups[name].arriving]
         return Facts(
             snapshot=snapshot,
             profile=profile,
-            nodes={node.id: node for node in snapshot.nodes},
+            nodes={node.id: node for node in (*snapshot.nodes, *coming)},
             workloads=workloads,
             held=held,
             leaving=tuple(leaving),
-            topology=Topology.of(snapshot.nodes),
+            topology=topology,
             owed=_owed(snapshot, leaving),
             holdings=tuple((workloads[id], held[id].held) for id in sorted(held)),
+            standings=groups,
+            arriving={node.id: GroupName(node.group) for node in coming},
+            horizon=Topology.of((*snapshot.nodes, *coming)) if coming else topology,
+            ordered_for=frozenset(
+                id for state in snapshot.capacity.groups if state.order is not None for id in state.order.beneficiaries
+            ),
         )
 
     @property
@@ -192,9 +213,11 @@ class Draft:
 
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
     of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
-    `unplaced`: claims within their quota that found no room. `failed`: (how it was tried, shape, queue), not tried
-    again; `no_room`: (where, shape), not tried until room comes free. `verdicts`: what became of a shape in a queue,
-    for those behind it. `rankings`, `touched`: the best nodes by bundle and model, and the log of nodes that changed.
+    `unplaced`: claims within their quota that found no room; `lacking`: these, and those that were promised seats on
+    nodes that are on their way, in order; `expected`: the latters' seats, by place in `lacking`. `gated`: claims that
+    wait for something else first. `failed`: (how it was tried, shape, queue), not tried again; `no_room`: (where,
+    shape), not tried until room comes free. `verdicts`: what became of a shape in a queue, for those behind it.
+    `rankings`, `touched`: the best nodes by bundle and model, and the log of nodes that changed.
     `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
     queue are beyond its share of a resource. `idle_room`, `ideal_room`:
     nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
@@ -217,6 +240,9 @@ class Draft:
     closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
     protected: dict[WorkloadId, str] = field(default_factory=dict)
     unplaced: list[Claim] = field(default_factory=list)
+    expected: dict[int, tuple[Member, ...]] = field(default_factory=dict)
+    lacking: list[Claim] = field(default_factory=list)
+    gated: list[Claim] = field(default_factory=list)
     failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
     no_room: set[tuple[str, Shape]] = field(default_factory=set)
     verdicts: dict[tuple[Shape, QueueId], Verdict] = field(default_factory=dict)
@@ -256,6 +282,9 @@ class Draft:
                 draft.soon.quota.refund(
                     facts.workloads[gone.workload].spec.queue, total(m.bundle for m in gone.members)
                 )
+        if facts.arriving:
+            draft.part()
+            draft.soon.room = draft.soon.room.joined_by(facts.nodes[id] for id in facts.arriving)
         return draft
 
     def part(self) -> None:

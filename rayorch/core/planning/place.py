@@ -16,11 +16,13 @@ from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.policy import SortKey
-from rayorch.core.types import UNIT, NodeId, Resources
+from rayorch.core.topology import Domain
+from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
 
 NOW = "now"
 SOON = "soon"
 HELD = "held"
+EXPECTED = "expected"
 
 
 def place(draft: Draft, claim: Claim) -> bool:
@@ -53,6 +55,36 @@ def promise(draft: Draft, claim: Claim) -> bool:
     members = draft.charge(claim, nodes, draft.soon)
     draft.reserves.append(Reserve(claim.id, members, True, f"seats that are being freed on {_where(draft, nodes)}"))
     return True
+
+
+def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
+    """Promise seats of which some are on nodes that are on their way; empty when it does not fit there either.
+
+    What exists is used first, so that no more nodes are waited for than it takes. What is promised here nobody else
+    gets, also not as the nodes come one by one: a gang that waits for its last node would never have them all.
+    """
+    key = (EXPECTED, claim.shape)
+    arriving = draft.facts.arriving
+    if not arriving or key in draft.no_room or not draft.soon.quota.fits(claim.queue, claim.resources):
+        return ()
+    room, need = draft.soon.room, claim.resources.gpu_units
+    plain = draft.search(room)
+
+    def existing_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        return (int(node in arriving), *plain.score(bundle, node, free))
+
+    def fewest_awaited(domain: Domain) -> SortKey:
+        here = sum(room.gpu_units(node) for node in domain.nodes if node not in arriving)
+        return (max(0, need - here), *plain.domain_score(domain))
+
+    wish = TopologyRequest(required=claim.shape.topology.required)
+    shape = replace(claim.shape.loose, topology=wish, near=claim.shape.near if wish.required is not None else ())
+    search = replace(plain, topology=draft.facts.horizon, score=existing_first, domain_score=fewest_awaited)
+    nodes = find(shape, search)
+    if nodes is None:
+        draft.no_room.add(key)
+        return ()
+    return draft.charge(claim, nodes, draft.soon)
 
 
 def hold(draft: Draft, claim: Claim) -> bool:

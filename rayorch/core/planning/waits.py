@@ -5,8 +5,11 @@ The reasons that lie in the room are found once per shape and turn, and shared b
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
 from rayorch.core.planning.claims import Claim, Shape
@@ -19,6 +22,7 @@ from rayorch.core.types import (
     UNIT,
     Member,
     NodeHealth,
+    NodeId,
     QueueId,
     Resources,
     WorkloadId,
@@ -70,6 +74,31 @@ def releasing_wait(draft: Draft, members: tuple[Member, ...]) -> tuple[Wait, flo
         unblocks=UNBLOCKS[WaitReason.RELEASING],
     )
     return wait, max(latest, draft.facts.now_s) if latest is not None else None
+
+
+def awaited_groups(draft: Draft, nodes: Iterable[NodeId]) -> dict[GroupName, tuple[int, float]]:
+    """Of nodes that are on their way: how many of each group, and by when they should be there."""
+    arriving, groups = draft.facts.arriving, draft.facts.standings
+    counts = Counter(arriving[node] for node in {*nodes} if node in arriving)
+    return {group: (counts[group], groups[group].expected_s) for group in sorted(counts)}
+
+
+def provisioning_wait(draft: Draft, awaited: Mapping[GroupName, tuple[int, float]]) -> tuple[Wait, float]:
+    """Nodes for it are on their way; and when they should all be there. `awaited`: how many of which group, by when."""
+    now_s = draft.facts.now_s
+    expected_s = max([now_s, *(by_s for _, by_s in awaited.values())])
+    parts = [
+        f"{count} of group {group}, expected in {max(0.0, by_s - now_s):.0f} s"
+        for group, (count, by_s) in sorted(awaited.items())
+    ]
+    wait = Wait(
+        WaitReason.PROVISIONING,
+        f"nodes for it are on their way: {'; '.join(parts)}",
+        need=expected_s - now_s,
+        unit="s",
+        unblocks=UNBLOCKS[WaitReason.PROVISIONING],
+    )
+    return wait, expected_s
 
 
 def room_waits(draft: Draft, shape: Shape) -> tuple[Wait, ...]:

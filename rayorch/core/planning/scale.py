@@ -1,0 +1,276 @@
+"""Stage 8. Scale: whole gangs to make room for, and the node groups' counts where these are ours to change.
+
+A gang that waits for nothing but room is seated once more on what is free, on what is on its way and on what groups
+could add; only if all of it finds a seat there, what is missing is added. One decision at a time for each group. What
+nobody counts on goes again: nodes that have not come yet at once, idle ones after a delay. The rules and why they are
+so are in docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rayorch.core.capacity import GroupName, Provider
+from rayorch.core.decisions import GangDemand, GroupChange, Scale, Wait, WaitReason
+from rayorch.core.explain import UNBLOCKS
+from rayorch.core.planning.claims import Claim, Shape, staying
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.provision import Stock
+from rayorch.core.planning.release import release
+from rayorch.core.planning.stock import Source, Trial
+from rayorch.core.planning.waits import provisioning_wait
+from rayorch.core.types import MODEL_LABEL, Allocation, Resources, Workload
+
+MAX_WAITING = 1000
+"""Most waiting gangs that the scale policy is shown."""
+
+MAX_NAMED = 4
+"""How many gangs or groups a reason names."""
+
+
+def scale(draft: Draft) -> Scale:
+    """The one demand for capacity: gangs that hold seats, gangs in order that wait for nothing but nodes, changes."""
+    held = tuple(_held(draft, workload, allocation) for workload, allocation in draft.facts.live())
+    asking = _asking(draft)
+    demands = [_demand(draft, claim) for claim in asking.values()]
+    wanted = draft.facts.profile.scale(tuple(demands))
+    reason = f"{len(wanted)} of {len(demands)} gangs that find no room"
+    capacity = draft.facts.snapshot.capacity
+    changes: tuple[GroupChange, ...] = ()
+    if capacity.provider is Provider.OURS and capacity.error:
+        _say_unknown(draft, capacity.error)
+    elif capacity.decides and draft.facts.snapshot.synced and capacity.groups:
+        changes = _changes(draft, asking, wanted)
+    return Scale(tuple(demand for demand in held if demand.bundles), wanted, reason, changes)
+
+
+# ---------------------------------------------------------------- the demand
+
+
+def _asking(draft: Draft) -> dict[int, Claim]:
+    """The claims that wait for nothing but nodes, in order and within quota together, by place in `draft.lacking`."""
+    quota = draft.soon.quota.copy()
+    found: dict[int, Claim] = {}
+    for position, claim in enumerate(draft.lacking):
+        if len(found) >= MAX_WAITING:
+            break
+        if position not in draft.expected:
+            if not quota.fits(claim.queue, claim.resources):
+                continue
+            quota.charge(claim.queue, claim.resources)
+        found[position] = claim
+    return found
+
+
+def _demand(draft: Draft, claim: Claim) -> GangDemand:
+    shape = claim.shape
+    bundles = tuple(ask.bundle for ask in claim.asks)
+    return GangDemand(claim.id, bundles, shape.topology, _selector(draft, shape))
+
+
+def _held(draft: Draft, workload: Workload, allocation: Allocation) -> GangDemand:
+    """What a gang holds, with the labels of the nodes that it is on, so that it is asked for where it is."""
+    members, spec = staying(allocation), workload.spec
+    selector: list[tuple[str, str]] = []
+    if spec.accelerators:
+        models = {draft.facts.topology.models.get(m.node, "") for m in members if m.bundle.gpu_units}
+        if len(models) == 1 and "" not in models:
+            selector.append((MODEL_LABEL, models.pop()))
+    level = spec.topology.required
+    if level is not None:
+        nodes = draft.facts.nodes
+        values = {nodes[m.node].domain(level) if m.node in nodes else None for m in members}
+        value = values.pop() if len(values) == 1 else None
+        if value is not None:
+            selector.append((level, value))
+    return GangDemand(workload.id, tuple(m.bundle for m in members), spec.topology, tuple(sorted(selector)))
+
+
+def _selector(draft: Draft, shape: Shape) -> tuple[tuple[str, str], ...]:
+    """Labels for those who can only ask for labels: the preferred model, and the domain where only one would do."""
+    model = shape.accelerators[0] if shape.accelerators else ""
+    selector = [(MODEL_LABEL, model)] if model else []
+    level = shape.topology.required
+    if level is not None:
+        able = [
+            state.group
+            for state in draft.facts.snapshot.capacity.groups
+            if not model or state.group.model == model
+            if any(bundle.gpu_units and bundle.fits_in(state.group.total) for bundle, _ in shape.bundles)
+        ]
+        values = {group.label(level) for group in able}
+        value = values.pop() if len(values) == 1 else None
+        if value is not None:
+            selector.append((level, value))
+    return tuple(sorted(selector))
+
+
+# ---------------------------------------------------------------- the groups
+
+
+def _changes(draft: Draft, asking: dict[int, Claim], wanted: tuple[GangDemand, ...]) -> tuple[GroupChange, ...]:
+    """What to change in which group: seat those who wait, grow for them, and give back what nobody counts on."""
+    stock = Stock(draft)
+    asked_for = {demand.workload for demand in wanted}
+    for position, claim in enumerate(draft.lacking):
+        if position in draft.expected:
+            stock.needed.update(member.node for member in draft.expected[position])
+        elif position in asking:
+            _provide(draft, stock, claim, claim.id in asked_for)
+    for claim in draft.gated:
+        trial = stock.seat(claim, grow=False)
+        if trial is not None:
+            stock.keep(trial, claim)
+    growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
+    shrinks = release(draft, stock, frozenset(growths))
+    return tuple(change for _, change in sorted({**shrinks, **growths}.items()))
+
+
+def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
+    """Seat one gang whole, or say what its groups can't give."""
+    trial = stock.seat(claim, grow)
+    if trial is not None and not any(cell.coming for cell, _ in trial.nodes):
+        # It would fit on what exists, but it was not started there: roles of different sizes may not find each other.
+        trial = stock.seat(claim, grow, existing=False)
+    if trial is None:
+        hopeful = stock.seat(claim, grow=True, hopes=True)
+        if hopeful is not None:
+            stock.count_on(hopeful)
+        _add_waits(draft, claim, _refusals(draft, stock, claim, grow))
+        return
+    stock.keep(trial, claim)
+    wait, expected_s = provisioning_wait(draft, _awaited(draft, trial))
+    _add_waits(draft, claim, (wait,), expected_s)
+
+
+def _awaited(draft: Draft, trial: Trial) -> dict[GroupName, tuple[int, float]]:
+    counts: Counter[GroupName] = Counter()
+    for name in {(cell.name, node) for cell, nodes in trial.nodes if cell.coming for node in nodes}:
+        counts[GroupName(name[0])] += 1
+    return {group: (counts[group], draft.facts.standings[group].expected_s) for group in sorted(counts)}
+
+
+def _growth(draft: Draft, source: Source) -> GroupChange | None:
+    """One order for all gangs that need the group's nodes, or for its minimum."""
+    group, now_s = source.standing.state.group, draft.facts.now_s
+    to_replicas, reason = group.replicas + source.opened, ""
+    if source.opened:
+        reason = f"{source.opened * group.hosts} nodes for {_names(source.beneficiaries)}"
+    elif source.room and group.replicas < group.min_replicas <= group.max_replicas:
+        to_replicas, reason = group.min_replicas, f"its minimum is {group.min_replicas}"
+    if to_replicas == group.replicas:
+        return None
+    provision_s = source.standing.state.provision_s
+    return GroupChange(
+        group=group.name,
+        from_replicas=group.replicas,
+        to_replicas=max(to_replicas, min(group.min_replicas, group.max_replicas)),
+        reason=reason,
+        beneficiaries=tuple(source.beneficiaries),
+        expected_s=now_s + provision_s,
+        deadline_s=now_s + provision_s * draft.facts.profile.provision_deadline_factor,
+    )
+
+
+def _names(ids: Iterable[str]) -> str:
+    names = list(ids)
+    shown = ", ".join(names[:MAX_NAMED])
+    return shown if len(names) <= MAX_NAMED else f"{shown} and {len(names) - MAX_NAMED} more"
+
+
+# ---------------------------------------------------------------- why nodes don't come
+
+
+def _add_waits(draft: Draft, claim: Claim, waits: tuple[Wait, ...], expected_s: float | None = None) -> None:
+    if claim.grows or claim.id not in draft.waits:
+        return
+    draft.waits[claim.id] = (*draft.waits[claim.id], *waits)
+    if expected_s is not None and draft.estimates.get(claim.id) is None:
+        draft.estimates[claim.id] = expected_s
+
+
+def _say_unknown(draft: Draft, error: str) -> None:
+    wait = Wait(
+        WaitReason.CAPACITY_UNKNOWN,
+        f"who provides nodes could not be read: {error}",
+        unblocks=UNBLOCKS[WaitReason.CAPACITY_UNKNOWN],
+    )
+    for claim in draft.lacking:
+        _add_waits(draft, claim, (wait,))
+
+
+def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wait, ...]:
+    """What the groups that could take the gang's largest pieces say: resting, busy, or at their maximum."""
+    able = [s for s in stock.sources.values() if _could_take(s, claim.shape)]
+    if not able:
+        return ()
+    if not grow:
+        detail = "nodes are asked for in order, and enough gangs go first"
+        return (Wait(WaitReason.CAPACITY_BUSY, detail, unblocks=UNBLOCKS[WaitReason.CAPACITY_BUSY]),)
+    resting = [s for s in able if s.standing.resting_s]
+    busy = [s for s in able if not s.standing.resting_s and not s.room and s.hope]
+    limited = [s for s in able if s not in resting and s not in busy]
+    waits = []
+    if resting:
+        waits.append(_refused(resting))
+    if busy:
+        waits.append(_busy(draft, busy))
+    if limited:
+        waits.append(_limited(limited, claim))
+    return tuple(waits)
+
+
+def _could_take(source: Source, shape: Shape) -> bool:
+    largest = max((bundle for bundle, _ in shape.bundles), key=lambda b: b.gpu_units, default=Resources())
+    if largest.gpu_units and shape.accelerators and source.cell.model not in shape.accelerators:
+        return False
+    level = shape.topology.required
+    if level is not None and source.standing.blank.domain(level) is None:
+        return False
+    return source.blank.slot.fits(largest)
+
+
+def _refused(resting: list[Source]) -> Wait:
+    first = min(resting, key=lambda s: (s.standing.resting_s, s.standing.name))
+    details = []
+    for source in sorted(resting, key=lambda s: s.standing.name)[:MAX_NAMED]:
+        back_off = source.standing.state.back_off
+        why = back_off.reason if back_off is not None else ""
+        details.append(f"group {source.standing.name} is asked again in {source.standing.resting_s:.0f} s: {why}")
+    return Wait(
+        WaitReason.CAPACITY_REFUSED,
+        "; ".join(details),
+        need=first.standing.resting_s,
+        unit="s",
+        unblocks=UNBLOCKS[WaitReason.CAPACITY_REFUSED],
+    )
+
+
+def _busy(draft: Draft, busy: list[Source]) -> Wait:
+    first = min(busy, key=lambda s: (s.standing.expected_s, s.standing.name))
+    left_s = max(0.0, first.standing.expected_s - draft.facts.now_s)
+    names = _names(sorted(source.standing.name for source in busy))
+    return Wait(
+        WaitReason.CAPACITY_BUSY,
+        f"a change of group {names} is under way, and there is one at a time; the first is expected in {left_s:.0f} s",
+        need=left_s,
+        unit="s",
+        unblocks=UNBLOCKS[WaitReason.CAPACITY_BUSY],
+    )
+
+
+def _limited(limited: list[Source], claim: Claim) -> Wait:
+    """The groups may add too few nodes for the whole gang."""
+    details = []
+    for source in sorted(limited, key=lambda s: s.standing.name)[:MAX_NAMED]:
+        count, most = source.standing.replicas + source.opened, source.standing.state.group.max_replicas
+        details.append(f"group {source.standing.name} has {count} of {most} replicas")
+    return Wait(
+        WaitReason.CAPACITY_LIMIT,
+        "; ".join(details),
+        need=len(claim.asks),
+        have=sum(s.room * s.hosts for s in limited),
+        unit="seats",
+        unblocks=UNBLOCKS[WaitReason.CAPACITY_LIMIT],
+    )
