@@ -61,6 +61,7 @@ def _gang(values: KubeRayValues, group: GroupValues | None) -> Json:
         "rayorch.workers": str(WORKERS),
         "rayorch.gpus": str(group.gpus),
         "rayorch.cpus": "8",
+        "rayorch.accelerators": group.model or "",
         "rayorch.grace": "60s",
         "rayorch.retries": "3",
     }
