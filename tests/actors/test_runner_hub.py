@@ -212,3 +212,13 @@ async def test_a_stop_counts_as_obeyed_when_the_work_has_left_under_that_very_or
     await attempt.hub.report(GrantApplied(2, 0.0))
     await woken
     assert attempt.hub.left_s is not None
+
+
+async def test_what_the_processes_of_a_job_see_of_their_seats_adds_up_in_the_view_and_goes_no_further() -> None:
+    attempt = Attempt(Kind.JOB)
+    for device in (3, 1):
+        seen = SeatInUse("", "n", "aa", devices=(device,))
+        assert await attempt.hub.report(SeatsInUse((seen,), 0.0))
+    assert attempt.hub.view.in_use == (SeatInUse("", "n", "aa", devices=(1, 3)),)
+    await attempt.hub.flush(1.0)
+    assert attempt.owners.reports == []

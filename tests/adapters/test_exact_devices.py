@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +18,15 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rayorch.adapters import ray_devices
 from rayorch.adapters.ray_devices import HOOKED, Held, held_of, share_out
-from rayorch.adapters.ray_job import runner_runtime_env
+from rayorch.adapters.ray_job import hooks, runner_runtime_env
+from rayorch.adapters.ray_job.attempt import AttemptIdentity, GrantReader
 from rayorch.adapters.ray_job.hooks import DEVICES_SETUP
 from rayorch.adapters.ray_nodes import observe_nodes, used_by_node
 from rayorch.adapters.ray_serve.builder import with_devices_setup
 from rayorch.core.device_binding import device_resource
 from rayorch.core.errors import ClusterError
 from rayorch.core.payload import Payload
+from rayorch.core.reports import AttemptReport, SeatInUse, SeatsInUse
 from rayorch.core.types import UNIT, NodeId
 from tests.ray_cluster import EmulatedCluster
 
@@ -77,6 +79,66 @@ def test_the_hook_is_in_the_environment_of_replicas_and_of_commands_with_gpus_an
     assert with_devices_setup({"env_vars": {HOOK: "mine.setup"}})["env_vars"] == {HOOK: "mine.setup"}
     assert runner_runtime_env(Payload(driver_resources={"GPU": 1}))["env_vars"][HOOK] == DEVICES_SETUP
     assert HOOK not in runner_runtime_env(Payload())["env_vars"]
+
+
+# ---------------------------------------------------------------- telling what is seen
+
+
+class Desk:
+    """In place of `ray_devices` in the hooks: what it has seen, and what was put back."""
+
+    def __init__(self, seats: tuple[SeatInUse, ...]) -> None:
+        self.seats = seats
+
+    def load(self, path: str) -> Callable[..., Any]:
+        return {hooks.DEVICES_SEEN: self.take, hooks.DEVICES_NOT_TOLD: self.put_back}[path]
+
+    def take(self) -> tuple[SeatInUse, ...]:
+        seats, self.seats = self.seats, ()
+        return seats
+
+    def put_back(self, seats: tuple[SeatInUse, ...]) -> None:
+        self.seats = seats
+
+
+class Line(GrantReader):
+    """A runner that is not there at first."""
+
+    def __init__(self) -> None:
+        super().__init__(AttemptIdentity("w", 1, "runner/main/w/1", "rayorch", 6.0))
+        self.told: list[AttemptReport] = []
+        self.broken = True
+
+    def report(self, report: AttemptReport) -> None:
+        if self.broken:
+            raise ConnectionError("no route")
+        self.told.append(report)
+
+
+def test_what_could_not_be_told_is_told_with_the_next_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    seats = (SeatInUse("", "n", GROUP, devices=(3,)),)
+    desk, line = Desk(seats), Line()
+    monkeypatch.setattr(hooks, "load_class", desk.load)
+    hooks.tell_devices(line)
+    assert desk.seats == seats
+    line.broken = False
+    hooks.tell_devices(line)
+    hooks.tell_devices(line)
+    assert [report.seats for report in line.told if isinstance(report, SeatsInUse)] == [seats]
+
+
+def test_a_process_reports_a_number_once() -> None:
+    bindings = ray_devices._Bindings()
+    bindings._named[GROUP] = ((), (4,))
+    assert bindings.devices(Held(GROUP, 0, (2,))) == ()
+    assert bindings.devices(Held(GROUP, 1, (0,))) == (4,), "named: nothing to report"
+    assert bindings.take_news() == ((GROUP, 0, (2,)),)
+    bindings.devices(Held(GROUP, 0, (2,)))
+    assert bindings.take_news() == ()
+    bindings.devices(Held(GROUP, 0, (1,)))
+    news = bindings.take_news()
+    bindings.put_back((group, index) for group, index, _ in news)
+    assert bindings.take_news() == news == ((GROUP, 0, (1, 2)),)
 
 
 # ---------------------------------------------------------------- what we stand on in Ray
