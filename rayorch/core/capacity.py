@@ -102,6 +102,16 @@ class Order:
     reason: str
 
 
+LEAST_LATENESS_S = 60.0
+"""An order may always be so late: quick nodes teach an estimate of seconds, and the next one may have to wait for a
+machine that is still being taken away."""
+
+
+def order_deadline_s(now_s: float, provision_s: float, factor: float) -> float:
+    """When an order for nodes that are expected after `provision_s` is given up."""
+    return now_s + max(factor * provision_s, provision_s + LEAST_LATENESS_S)
+
+
 @dataclass(frozen=True, slots=True)
 class BackOff:
     """A group that refused, or had nothing to give, is not asked again before `until_s`."""

@@ -27,6 +27,7 @@ from rayorch.core.capacity import (
     NodeGroup,
     Order,
     Provider,
+    order_deadline_s,
 )
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import StalePlanError
@@ -339,7 +340,7 @@ class NodeGroups:
             ordered_s=since_s,
             expected_s=since_s + provision_s,
             # What was asked for while nobody looked gets its whole time from now.
-            deadline_s=now_s + self._knobs.deadline_factor * provision_s,
+            deadline_s=order_deadline_s(now_s, provision_s, self._knobs.deadline_factor),
             beneficiaries=(),
             reason="its count promises nodes that have not come yet",
         )

@@ -53,8 +53,8 @@ class Profile:
     counts as the work's own. Ray takes about 13 s to notice a dead node unless its health checks are set otherwise.
     `node_idle_s`: how long a node must have been idle before its group gives it back.
     `provision_s`: how long a new node is expected to take where nothing has been learned yet; an order is given up
-    after `provision_deadline_factor` times the expected time, and its group is left alone for `group_backoff_s`,
-    doubled each time up to `group_backoff_max_s`.
+    after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
+    `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
     """
 
     name: str

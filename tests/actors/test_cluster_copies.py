@@ -144,17 +144,26 @@ def test_the_capacity_is_kept_until_the_inventory_has_another(owners: Owners, co
     assert copies.snapshot().capacity == Capacity()
 
 
-def test_a_demand_names_the_labels_that_its_nodes_must_have(owners: Owners, copies: RayCluster) -> None:
+def test_a_demand_names_the_labels_that_its_nodes_must_have(
+    owners: Owners, copies: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     copies._coordinator = owners
+    monkeypatch.setattr(copies, "_demand_taken", lambda call: True)
     gpu = Resources.of({"GPU": 8})
-    wanted = GangDemand(WorkloadId("w"), (gpu, gpu), TopologyRequest(), (("ray.io/accelerator-type", "H100"),))
+    selector = (("rack", "r7"), ("ray.io/accelerator-type", "H100"))
+    wanted = GangDemand(WorkloadId("w"), (gpu, gpu), TopologyRequest(), selector)
     held = GangDemand(WorkloadId("h"), (gpu,), TopologyRequest())
 
     assert copies._scale(Scale((held,), (wanted,), "two")) == Outcome(Scale((held,), (wanted,), "two"), True)
 
-    h100 = {"ray.io/accelerator-type": "H100"}
+    h100 = {"rack": "r7", "ray.io/accelerator-type": "H100"}
     assert owners.args_of("set_gang_demand") == [[{"GPU": 8.0}] * 3]
     assert owners.selectors == [{}, h100, h100]
+
+    copies.nodes[NodeId("n1")] = replace(node("n1"), labels=(("rayorch.io/rack", "r1"),))
+    copies._sent_demand = None
+    copies._demand(Scale((held,), (wanted,), "two"))
+    assert owners.selectors[1] == {"rayorch.io/rack": "r7", "ray.io/accelerator-type": "H100"}
 
 
 def test_a_change_that_the_groups_do_not_take_is_refused_with_their_reason(
