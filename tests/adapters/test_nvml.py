@@ -212,12 +212,16 @@ def test_a_driver_that_comes_back_is_found(machine: FakeMachine, reader_of: Call
     assert len(reader.read().gpus) == 8
 
 
-def test_a_reader_ends_with_its_parent(machine: FakeMachine) -> None:
+@pytest.mark.parametrize("hang", [False, True])
+def test_a_reader_ends_with_its_parent(machine: FakeMachine, hang: bool) -> None:
+    machine.shows("0 hang 1" if hang else "")
     code = """
-import os
+import os, threading, time
 from rayorch.adapters.nvml import NvmlReader
 reader = NvmlReader()
-reader.read()
+threading.Thread(target=reader.read, daemon=True).start()
+while reader._at[0] < 0:
+    time.sleep(0.01)
 print(reader._child.pid, flush=True)
 os._exit(0)
 """

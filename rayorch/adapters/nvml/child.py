@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+import time
 from dataclasses import asdict
 
 import pynvml
@@ -15,13 +17,23 @@ import pynvml
 from rayorch.adapters.nvml.library import Library
 from rayorch.core.device_facts import Sight
 
+PARENT_PERIOD_S = 1.0
+
 
 def _trace(index: int, name: str) -> None:
     os.write(1, f"@{index} {name}\n".encode())
 
 
+def _end_with(parent: int) -> None:
+    """End the process when its parent has: also while a call hangs, unless it hangs in the kernel."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_PERIOD_S)
+    os._exit(1)
+
+
 def main() -> None:
-    """Until the input ends: that is also how it learns that its parent is gone."""
+    """Until the input ends."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     library: Library | None = None
     for line in sys.stdin:
         skip = frozenset(int(index) for index in json.loads(line))
