@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from pydantic import ConfigDict, Field
 
-from rayorch.adapters.kuberay.accelerators import GROUP_LABEL, MODEL_LABEL, accelerator_model, is_spot, start_labels
+from rayorch.adapters.kuberay.accelerators import GROUP_LABEL, accelerator_model, is_spot, start_labels
 from rayorch.adapters.kuberay.instances import POD_GROUP, instances_of, is_worker
 from rayorch.adapters.kuberay.models import Count, KubeObject, Pod, Quantity, RayCluster, WorkerGroup, parse
 from rayorch.adapters.kuberay.quantity import whole
 from rayorch.core.capacity import GroupName, NodeGroup
+from rayorch.core.device_binding import split_devices
 from rayorch.core.errors import ClusterError, SpecError
-from rayorch.core.types import CPU, GPU, Resources
+from rayorch.core.types import CPU, GPU, MODEL_LABEL, Resources
 
 GROUPS_ANNOTATION = "rayorch.io/groups"
 MEMORY = "memory"
@@ -177,7 +178,7 @@ def offered(group: WorkerGroup) -> tuple[Resources, list[str]]:
     if TPU not in amounts and (tpus := declared.get("google.com/tpu")) is not None:
         amounts[TPU] = float(whole(tpus))
     missing = [name for name in (CPU,) if name not in amounts]
-    return Resources.of(amounts), missing
+    return split_devices(Resources.of(amounts))[0], missing  # gpu0, gpu1, … stand for the GPUs that are counted
 
 
 def _gpus(declared: Mapping[str, Quantity]) -> Quantity | None:
