@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -17,27 +18,49 @@ log = logging.getLogger(__name__)
 PERIOD_S = 10.0
 """Ray answers with all its actors and jobs: that often is often enough for people."""
 
+Work = Callable[[], None]
+
+
+def in_background(work: Work) -> None:
+    """In a thread that dies with the process."""
+    threading.Thread(target=work, name="bypasses", daemon=True).start()
+
 
 class BypassWatch:
-    """Called in every turn of the controller; most of the time it does nothing. `seen` is at most PERIOD_S old."""
+    """Called in every turn of the controller, which it never holds up: it looks in a thread of its own, one look at a
+    time. `seen` is what the last look saw."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, run: Callable[[Work], None] = in_background
+    ) -> None:
         self._finder = BypassFinder(NAMESPACE)
         self._clock = clock
+        self._run = run
         self._looked_s = float("-inf")
+        self._looking = False
         self.seen: tuple[Bypass, ...] = ()
 
     def tick(self) -> None:
-        """Look again once in PERIOD_S. What can't be read stays as it was seen the last time."""
-        if self._clock() - self._looked_s < PERIOD_S:
+        """Look again once in PERIOD_S, counted from the end of the last look."""
+        if self._looking or self._clock() - self._looked_s < PERIOD_S:
             return
-        self._looked_s = self._clock()
+        self._looking = True
+        self._run(self._look)
+
+    def _look(self) -> None:
+        """What can't be read stays as it was seen the last time."""
         try:
             groups = frozenset(str(row["placement_group_id"]) for row in group_rows(PREFIX))
-            found = self._finder.find(groups)
+            self._take(self._finder.find(groups))
         except ClusterError as error:
             log.warning("work past the queues is not known: %s", error)
-            return
+        except Exception:
+            log.exception("looking for work past the queues failed")
+        finally:
+            self._looked_s = self._clock()
+            self._looking = False
+
+    def _take(self, found: tuple[Bypass, ...]) -> None:
         known = {bypass.id for bypass in self.seen}
         for bypass in found:
             if bypass.id not in known:

@@ -37,7 +37,7 @@ def test_it_looks_once_in_a_period_and_says_each_once(
     finder = Scripted()
     monkeypatch.setattr(bypasses, "BypassFinder", lambda _: finder)
     monkeypatch.setattr(bypasses, "group_rows", lambda _: ({"placement_group_id": "aa"},))
-    watch = BypassWatch(lambda: now[0])
+    watch = BypassWatch(lambda: now[0], run=lambda work: work())
     finder.answers = [(ONE,), (ONE, TWO), ClusterError("the GCS is away"), (TWO,)]
 
     seen = []
@@ -55,3 +55,27 @@ def test_it_looks_once_in_a_period_and_says_each_once(
         "Ray job two came past the queues",
         "work past the queues is not known",
     ]
+
+
+def test_a_slow_look_holds_up_nobody_and_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bypasses, "BypassFinder", lambda _: Scripted())
+    started: list[bypasses.Work] = []
+    now = [0.0]
+    watch = BypassWatch(lambda: now[0], run=started.append)
+    for _ in range(5):
+        watch.tick()
+        now[0] += PERIOD_S
+    assert len(started) == 1
+
+
+def test_an_error_that_nobody_expected_is_logged_and_the_next_look_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(bypasses, "BypassFinder", lambda _: Scripted())  # has no answers
+    monkeypatch.setattr(bypasses, "group_rows", lambda _: ())
+    watch = BypassWatch(lambda: now[0], run=lambda work: work())
+    for _ in range(2):
+        watch.tick()
+        now[0] += PERIOD_S
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,26 @@ def test_check_refuses_what_is_no_yaml() -> None:
     done = _run("check", "-", input="a: [")
     assert done.exit_code == 105
     assert "is not YAML" in done.stderr
+
+
+def _commands_of_the_page() -> list[list[str]]:
+    """Every `rayorch kuberay …` that docs/kuberay.md tells people to type, without what the shell does to it."""
+    text = (ROOT / "docs" / "kuberay.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\$ rayorch kuberay ([^|>\n]*)", text, re.MULTILINE)
+    return [shlex.split(words) for words in found]
+
+
+def test_the_ten_minutes_of_the_page_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = _commands_of_the_page()
+    assert [words[0] for words in commands] == ["render", "check", "secrets", "render"]
+    for words in commands:
+        done = _run(*words)
+        assert done.exit_code == 0, (words, done.stderr)
+        if words[0] == "check":
+            assert done.stderr == "13 objects, 0 findings\n"
+        elif "job" not in words and words[0] == "render":
+            Path("cluster.yaml").write_text(done.stdout)
 
 
 def test_ps_says_who_came_past_the_queues(run: Run, backend: FakeBackend) -> None:

@@ -28,7 +28,7 @@ from tests.kuberay.store import Refused, Thing
 BINARY = Path(
     os.environ.get("RAYORCH_CRD_SERVER") or "~/.cache/rayorch/crd-apiserver/apiextensions-apiserver"
 ).expanduser()
-KINDS = ("rayclusters", "rayjobs")
+KINDS = ("rayclusters", "rayjobs", "rayservices")
 START_TIMEOUT_S = 120
 ESTABLISHED_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 20.0

@@ -13,7 +13,7 @@ VALUES = ROOT / "configs" / "kuberay"
 
 
 @pytest.mark.parametrize("name", ["values", "values-ray"])
-def test_a_rendered_cluster_and_its_job_are_taken_with_strict_fields(server: Any, name: str) -> None:
+def test_a_rendered_cluster_a_job_and_a_service_are_taken_with_strict_fields(server: Any, name: str) -> None:
     values = load_values((VALUES / f"{name}.yaml").read_bytes(), overrides={"namespace": "default"})
     (cluster,) = (d for d in render(values) if d["kind"] == "RayCluster")
     kept = server.create("rayclusters", cluster, strict=True)
@@ -22,6 +22,9 @@ def test_a_rendered_cluster_and_its_job_are_taken_with_strict_fields(server: Any
     kept = server.create("rayjobs", job, strict=True)
     assert kept["spec"]["submissionMode"] == "HTTPMode"
     assert kept["spec"]["metadata"]["rayorch.queue"] == values.queue
+    (service,) = render(values, "service")
+    kept = server.create("rayservices", service, strict=True)
+    assert kept["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"] is True
 
 
 def test_the_server_refuses_a_field_that_nobody_has(server: Any) -> None:
