@@ -71,8 +71,9 @@ def _standing(state: GroupState, nodes: tuple[NodeSpec, ...], levels: list[str],
     resting_s = max(0.0, back_off.until_s - now_s) if back_off is not None else 0.0
     leaving = {i.name for i in group.instances if i.phase is InstancePhase.LEAVING}
     failed = sum(i.phase is InstancePhase.FAILED for i in group.instances)
-    replaced_s = [by_s for node in nodes if (by_s := _replaced_s(node, group.spot, now_s)) is not None]
-    staying = sum(node.instance not in leaving for node in nodes) - len(replaced_s)
+    there = [node for node in nodes if node.instance not in leaving]
+    replaced_s = [by_s for node in there if (by_s := _replaced_s(node, group.spot, now_s)) is not None]
+    staying = len(there) - len(replaced_s)
     target = _promised(state) * group.hosts
     count = 0 if resting_s else max(0, target - staying - failed)
     blank = _blank(state, nodes, levels)

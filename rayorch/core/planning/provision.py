@@ -96,6 +96,15 @@ class Stock:
             if not cell.coming:
                 self.needed.update(nodes)
 
+    def short_of(self, claim: Claim) -> list[Resources]:
+        """The bundles of which there are too few seats anywhere, those that may be added included; else all of them."""
+        area = self._areas_of(EVERYWHERE)[EVERYWHERE]
+        models = claim.shape.accelerators or ("",)
+        way = _Way(True, False, True)
+        pieces = self._pieces_of(claim.shape)
+        short = [p for p in pieces if all(_least_added(area, p, model, claim.id, way) is None for model in models)]
+        return [piece.bundle for piece, _ in short or pieces]
+
     def unneeded(self, source: Source) -> int:
         """How many of the nodes that are on their way to the group nobody counts on."""
         return sum(not self._is_new(source, node) for node in source.cell.left.get(source.blank, ()))

@@ -126,7 +126,12 @@ def _free(node: NodeSpec, occupied: set[NodeId], now_s: float) -> bool:
 
 
 def _not_come(replicas: list[tuple[Instance, ...]], standing: Standing, unneeded: int, spare: int) -> list[_Replica]:
-    """Machines that are not nodes yet and that nobody counts on: those that failed first, then the newest."""
+    """Machines that are not nodes yet and that nobody counts on: those that failed first, then the newest.
+
+    Of what an order of ours is for, or what did not come in time. What somebody else asked for may come; it is given
+    back when it is idle, so that no two fight about one count.
+    """
+    order = standing.state.order
     states: Mapping[InstancePhase, int] = {InstancePhase.FAILED: 0, InstancePhase.PENDING: 1}
     waiting = [
         _Replica(instances)
@@ -136,4 +141,7 @@ def _not_come(replicas: list[tuple[Instance, ...]], standing: Standing, unneeded
     waiting.sort(key=lambda r: (states[r.instances[0].phase], -r.instances[0].created_s, r.names))
     if standing.resting_s:
         return waiting
-    return waiting[: max(0, unneeded - spare)]
+    if order is None or not order.beneficiaries:
+        return []
+    others = max(0, standing.state.group.replicas - order.to_replicas)
+    return waiting[: max(0, unneeded - others - spare)]

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from rayorch.core.capacity import GroupName, Provider
+from rayorch.core.capacity import GroupName, Provider, order_deadline_s
 from rayorch.core.decisions import GangDemand, GroupChange, Scale, Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
-from rayorch.core.planning.claims import Claim, Shape, staying
+from rayorch.core.planning.claims import Ask, Claim, Shape, charged, gang_of, start_claim, staying
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.provision import Stock
 from rayorch.core.planning.release import release
 from rayorch.core.planning.stock import Source, Trial
 from rayorch.core.planning.waits import provisioning_wait
-from rayorch.core.types import MODEL_LABEL, Allocation, Resources, Workload
+from rayorch.core.topology import NODE_LEVEL
+from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, Resources, StopCause, Workload
 
 MAX_WAITING = 1000
 """Most waiting gangs that the scale policy is shown."""
@@ -118,13 +119,50 @@ def _changes(draft: Draft, asking: dict[int, Claim], wanted: tuple[GangDemand, .
             stock.needed.update(member.node for member in draft.expected[position])
         elif position in asking:
             _provide(draft, stock, claim, claim.id in asked_for)
-    for claim in draft.gated:
+    for claim in (*draft.gated, *_coming_back(draft)):
         trial = stock.seat(claim, grow=False)
         if trial is not None:
             stock.keep(trial, claim)
+            awaited = _awaited(draft, trial)
+            _add_waits(draft, claim, (provisioning_wait(draft, awaited)[0],) if awaited else ())
     growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
     shrinks = release(draft, stock, frozenset(growths))
     return tuple(change for _, change in sorted({**shrinks, **growths}.items()))
+
+
+def _coming_back(draft: Draft) -> list[Claim]:
+    """Gangs that are being stopped, or lose nodes soon, and will wait again: what they need next is not given back."""
+    facts = draft.facts
+    draining = {node.id for node in facts.snapshot.nodes if node.health is NodeHealth.DRAINING}
+    found: list[Claim] = []
+    for workload, _ in facts.live():
+        stop = draft.stops.get(workload.id)
+        order = stop.order if stop is not None else workload.stop
+        if workload.cancel_requested or (order is not None and order.cause is StopCause.CANCELLED):
+            continue
+        if order is not None:
+            found.append(start_claim(workload, gang_of(workload.spec)))
+        elif draining:
+            kept = draft.staying(workload.id)
+            losing = tuple(member for member in kept if member.node in draining)
+            found += [_replacement(workload, kept, losing)] if losing else []
+    return found
+
+
+def _replacement(workload: Workload, kept: tuple[Member, ...], losing: tuple[Member, ...]) -> Claim:
+    """Other seats for the members that lose theirs; what the gang holds elsewhere is its own when it starts again."""
+    topology = workload.spec.topology
+    stay = tuple(sorted({member.node for member in kept if member not in losing}))
+    counts = Counter(member.bundle for member in losing)
+    shape = Shape(
+        bundles=tuple(sorted(counts.items(), key=repr)),
+        topology=topology,
+        packed=False,
+        near=stay if topology.required is not None else (),
+        accelerators=workload.spec.accelerators,
+    )
+    asks = tuple(Ask(m.role, m.index, m.bundle, m.surplus, m.bundle_index) for m in losing)
+    return Claim(workload, workload.attempt + 1, asks, shape, charged(losing), grows=True)
 
 
 def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
@@ -169,7 +207,7 @@ def _growth(draft: Draft, source: Source) -> GroupChange | None:
         reason=reason,
         beneficiaries=tuple(source.beneficiaries),
         expected_s=now_s + provision_s,
-        deadline_s=now_s + provision_s * draft.facts.profile.provision_deadline_factor,
+        deadline_s=order_deadline_s(now_s, provision_s, draft.facts.profile.provision_deadline_factor),
     )
 
 
@@ -201,8 +239,10 @@ def _say_unknown(draft: Draft, error: str) -> None:
 
 
 def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wait, ...]:
-    """What the groups that could take the gang's largest pieces say: resting, busy, or at their maximum."""
-    able = [s for s in stock.sources.values() if _could_take(s, claim.shape)]
+    """What the groups that could take the pieces that find no seat say: resting, busy, or at their maximum."""
+    level = claim.shape.topology.required
+    short = stock.short_of(claim)
+    able = [s for s in stock.sources.values() if any(_could_take(s, b, claim.shape.accelerators, level) for b in short)]
     if not able:
         return ()
     if not grow:
@@ -221,14 +261,12 @@ def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wai
     return tuple(waits)
 
 
-def _could_take(source: Source, shape: Shape) -> bool:
-    largest = max((bundle for bundle, _ in shape.bundles), key=lambda b: b.gpu_units, default=Resources())
-    if largest.gpu_units and shape.accelerators and source.cell.model not in shape.accelerators:
+def _could_take(source: Source, bundle: Resources, accelerators: tuple[str, ...], level: str | None) -> bool:
+    if bundle.gpu_units and accelerators and source.cell.model not in accelerators:
         return False
-    level = shape.topology.required
-    if level is not None and source.standing.blank.domain(level) is None:
+    if level is not None and source.standing.blank.domain(level) is None and level != NODE_LEVEL:
         return False
-    return source.blank.slot.fits(largest)
+    return source.blank.slot.fits(bundle)
 
 
 def _refused(resting: list[Source]) -> Wait:
