@@ -23,6 +23,7 @@ from rayorch.core.types import (
     Device,
     Kind,
     Member,
+    MemberPhase,
     NodeId,
     NodeSpec,
     Resources,
@@ -148,6 +149,38 @@ def test_a_replica_that_serve_left_takes_its_devices_along() -> None:
         ("g3", "b", (1,), True),
         ("g4", "b", (), False),
     ]
+
+
+@given(st.data())
+def test_whatever_seats_replicas_come_and_go_in_no_two_have_one_device(data: st.DataObject) -> None:
+    places = [(NodeId(n), d) for n in ("a", "b") for d in range(3)]
+    count = data.draw(st.integers(1, 6))
+    chosen = data.draw(st.permutations(places))[:count]
+    held = Allocation(
+        W,
+        1,
+        tuple(replace(seat(n, i, i + 1), devices=(d,), exact=True) for i, (n, d) in enumerate(chosen)),
+        0.0,
+        0.0,
+        gang=tuple(range(1, count + 1)),
+    )
+    for turn in range(data.draw(st.integers(1, 4))):
+        leaving = data.draw(st.sets(st.integers(1, count)))
+        held = replace(
+            held,
+            members=tuple(
+                replace(m, phase=MemberPhase.RELEASING if m.surplus in leaving else m.phase) for m in held.members
+            ),
+        )
+        used = data.draw(st.sets(st.sampled_from(chosen)))
+        there = tuple(
+            SeatInUse("worker", n, f"g{n}{d}-{turn if turn % 2 else 0}", devices=(d,), exact=True)
+            for n, d in sorted(used)
+        )
+        held = replace(held, members=bind_seats(held, there))
+        assert sorted((m.node, *m.devices) for m in held.members) == sorted(chosen)
+        bound = {m.group_id: (m.node, *m.devices) for m in held.members if m.group_id}
+        assert bound == {g.group_id: (g.node_id, *g.devices) for g in there}
 
 
 # ---------------------------------------------------------------- others on the node
