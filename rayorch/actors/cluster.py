@@ -80,6 +80,7 @@ class RayCluster:
         self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
         self.capacity = Capacity()
         self.autoscaler: AutoscalerView | None = None
+        self.capacity_notes: tuple[str, ...] = ()
         self._capacity_version = -1
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._forgotten: list[WorkloadId] = []
@@ -167,7 +168,8 @@ class RayCluster:
         _merge(self.nodes, nodes.full, {n.id: n for n in nodes.nodes}, nodes.removed)
         if sight.capacity is not None or sight.capacity_version != self._capacity_version:
             self.capacity = sight.capacity or Capacity()
-        self._capacity_version, self.autoscaler = sight.capacity_version, sight.autoscaler
+        self._capacity_version = sight.capacity_version
+        self.autoscaler, self.capacity_notes = sight.autoscaler, sight.notes
         return nodes.version
 
     def _take_queues(self, changed: QueueChanges) -> None:

@@ -203,7 +203,8 @@ class ControllerShell:
     async def overview(self) -> Overview:
         """Queues, nodes and workloads by the last turn."""
         view = overview(self._settings.instance, self._turn, self._last_error)
-        return replace(view, autoscaler=self._cluster.autoscaler, bypasses=self._bypasses.seen)
+        warnings = (*view.warnings, *self._cluster.capacity_notes)
+        return replace(view, autoscaler=self._cluster.autoscaler, bypasses=self._bypasses.seen, warnings=warnings)
 
     @ray.method
     async def last_turn(self) -> Turn | None:

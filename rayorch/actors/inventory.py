@@ -52,13 +52,15 @@ class Sight:
     """What a reader's copy lacks. Nodes and groups are of the same moment, so that a node that has joined is never
     missing on one side and still awaited on the other.
 
-    `capacity` None: as the reader has it. `autoscaler`: the last report of Ray's, None where there is none.
+    `capacity` None: as the reader has it. `autoscaler`: the last report of Ray's, None where there is none. `notes`:
+    what an operator should know of the groups.
     """
 
     nodes: InventoryChanges
     capacity_version: int = 0
     capacity: Capacity | None = None
     autoscaler: AutoscalerView | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class InventoryShell:
         if groups is None:
             return Sight(nodes)
         capacity = groups.capacity() if groups.version != copy[1] else None
-        return Sight(nodes, groups.version, capacity, groups.autoscaler)
+        return Sight(nodes, groups.version, capacity, groups.autoscaler, groups.notes())
 
     @ray.method
     async def change_groups(self, changes: tuple[GroupChange, ...]) -> tuple[str, ...]:

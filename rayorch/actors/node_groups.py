@@ -25,7 +25,7 @@ from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, StalePlanError
 from rayorch.core.inventory import Inventory
 from rayorch.core.node_groups import GroupKnobs, NodeGroups
-from rayorch.core.types import NodeHealth, NodeId, NodeSpec
+from rayorch.core.types import MODEL_LABEL, NodeHealth, NodeId, NodeSpec
 from rayorch.core.views import AutoscalerView
 
 if TYPE_CHECKING:
@@ -159,6 +159,13 @@ class GroupKeeper:
     def capacity(self) -> Capacity:
         """Where nodes come from."""
         return self._groups.capacity()
+
+    def notes(self) -> tuple[str, ...]:
+        """What an operator should know of the groups, in sentences."""
+        if self._seen is None:
+            return ()
+        why = self._seen.pods_error
+        return (*self._seen.notes, *((f"machines that are on their way can't be seen: {why}",) if why else ()))
 
     def shapes(self) -> tuple[NodeShape, ...] | None:
         """What nodes the groups can have at most; None before they were read for the first time."""
@@ -437,5 +444,6 @@ def _completed(
 
 
 def _shape_labels(group: NodeGroup) -> tuple[tuple[str, str], ...]:
-    model = {"ray.io/accelerator-type": group.model} if group.model else {}
+    # Empty where the model is not known: such a group serves nobody who names one.
+    model = {MODEL_LABEL: group.model} if group.total.gpu_units else {}
     return tuple(sorted({**model, **dict(group.labels)}.items()))

@@ -460,3 +460,72 @@ def test_a_node_that_does_not_name_its_machine_is_found_by_the_machines_address(
         assert [(n.group, n.instance) for n in world.keeper.completed(nodes)] == [("h100", "p1"), ("", ""), ("", "")]
 
     _run(World(_group(1)), story)
+
+
+# ---------------------------------------------------------------- a restart in the middle
+
+
+class StuckProvider(PlayedProvider):
+    """Its patches don't come through until `goes_on`."""
+
+    def __init__(self, *groups: NodeGroup, log: list[str]) -> None:
+        super().__init__(*groups, log=log)
+        self.asked, self.goes_on = threading.Event(), threading.Event()
+
+    def scale(self, change: GroupChange) -> None:
+        self.asked.set()
+        assert self.goes_on.wait(PATIENCE_S)
+        super().scale(change)
+
+
+def test_a_shrink_that_died_between_drain_and_patch_is_forgotten_and_decided_again() -> None:
+    async def story(world: World) -> None:
+        stuck = StuckProvider(_group(2), log=world.log)
+        world.keeper._connect = lambda: stuck
+        world.keeper.change((_take(2),))
+        assert await asyncio.to_thread(stuck.asked.wait, PATIENCE_S)
+        world.keeper.close()  # the process dies here: Ray has let n2 go, the count is still 2
+        assert world.log == ["drain n2"]
+
+        again = World(_group(2), nodes=1)  # what the next one finds
+        try:
+            await again.watched()
+            assert again.state.shrinks_to is None and again.health() == {"n1": NodeHealth.OK}
+            assert [i.phase for i in again.state.group.instances] == [InstancePhase.RUNNING, InstancePhase.PENDING]
+            assert again.log == []  # nothing is done that was not decided
+            await again.do(replace(_take(2), nodes=()))  # nobody needs the machine: it is cancelled
+            assert again.log == ["patch 2->1 p2"]
+        finally:
+            again.keeper.close()
+            stuck.goes_on.set()
+
+    _run(World(_group(2), nodes=2), story)
+
+
+def test_a_growth_that_died_after_its_patch_is_still_awaited() -> None:
+    async def story() -> None:
+        world = World(replace(_group(0), replicas=2))  # the count is there, the machines are not
+        try:
+            await world.watched()
+            assert (world.state.order.to_replicas, world.state.order.beneficiaries) == (2, ())
+            (refusal,) = world.keeper.change((_grow(4, 2),))
+            assert "open order" in refusal and world.log == []
+        finally:
+            world.keeper.close()
+
+    asyncio.run(story())
+
+
+def test_what_an_operator_should_know_is_passed_on() -> None:
+    async def story(world: World) -> None:
+        assert world.keeper.notes() == ()
+        state = world.provider.observe()
+        assert world.provider.on_change is not None
+        world.provider.on_change(replace(state, pods_error="403: no right", notes=("group l4 does not say its CPU",)))
+        await world.until(world.keeper.notes, "the notes")
+        assert world.keeper.notes() == (
+            "group l4 does not say its CPU",
+            "machines that are on their way can't be seen: 403: no right",
+        )
+
+    _run(World(_group(1)), story)
