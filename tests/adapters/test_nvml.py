@@ -110,6 +110,10 @@ def test_a_gpu_that_is_gone_from_the_list(machine: FakeMachine, reader_of: Calla
     for number, sight in enumerate((before, after, after)):
         devices.observe(sight, float(number))
     assert [device.index for device in devices.report(0).devices if device.lost] == [2]
+    machine.shows()
+    again = reader.read()
+    assert [gpu.uuid for gpu in again.gpus] == [gpu.uuid for gpu in before.gpus]
+    assert again.hears_xids
 
 
 def test_slices_and_their_profiles(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:

@@ -37,6 +37,7 @@ class Library:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._call(-1, "nvmlInit")
+        self._count = 0
         self._handles: dict[int, Any] = {}
         self._uuids: dict[int, str] = {}
         self._events: Any = None
@@ -47,7 +48,8 @@ class Library:
     def read(self, skip: frozenset[int]) -> Sight:
         """One look. GPUs in `skip` (NVML indices) are not touched: a call about them hangs, as it is known."""
         count = int(self._call(-1, "nvmlDeviceGetCount"))
-        if count < len(self._handles):
+        if count != self._count:
+            self._count = count
             self._handles.clear()  # numbered anew: the old handles may mean others now
             self._uuids.clear()
             self._heard.clear()
