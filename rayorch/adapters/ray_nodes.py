@@ -12,13 +12,12 @@ from ray._private import worker as ray_worker
 
 from rayorch.core.device_binding import device_index, is_exact, split_devices
 from rayorch.core.errors import ClusterError
-from rayorch.core.types import CPU, GPU, UNIT, Device, NodeHealth, NodeId, NodeSpec, Resources
+from rayorch.core.types import CPU, GPU, MODEL_LABEL, UNIT, Device, NodeHealth, NodeId, NodeSpec, Resources
 
 log = logging.getLogger(__name__)
 
 HEAD_RESOURCE = "node:__internal_head__"
 LABEL_PREFIX = "rayorch.io/"
-MODEL_LABEL = "ray.io/accelerator-type"
 GROUP_LABELS = (LABEL_PREFIX + "group", "ray.io/node-group")
 INSTANCE_LABEL = LABEL_PREFIX + "instance"
 ANSWER_TIMEOUT_S = 10.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-MODEL_LABEL = "ray.io/accelerator-type"
+from rayorch.core.types import MODEL_LABEL
+
 MARKET_LABEL = "ray.io/market-type"
 GROUP_LABEL = "ray.io/node-group"  # Ray sets it on each node from KubeRay's RAY_NODE_TYPE_NAME
 
