@@ -30,6 +30,12 @@ from tests.scenes import (
 )
 
 
+def placed(held: tuple[Workload, Allocation], devices: tuple[int, ...]) -> tuple[Workload, Allocation]:
+    """With known devices."""
+    workload, allocation = held
+    return workload, replace(allocation, members=tuple(replace(m, devices=devices) for m in allocation.members))
+
+
 def saved(workload: Workload, ago_s: float) -> Workload:
     """With a checkpoint that is so old."""
     return replace(workload, checkpoint=Checkpoint(1, "file:///c", NOW - ago_s, workload.attempt))
@@ -52,6 +58,15 @@ def test_a_lower_priority_makes_room_and_the_room_is_the_beneficiarys() -> None:
     assert reserved(made) == {"high": ["n1"]}
     assert reasons(made, "high") == [WaitReason.RELEASING]
     assert made.estimates[WorkloadId("high")] == NOW + 20
+
+
+def test_what_victims_give_back_does_not_depend_on_who_leaves_first() -> None:
+    """Where `first`'s half lies is not known; it can only be the device that `second` has the other half of."""
+    kept = [placed(running(f"k{i}", ["n1"], priority=5), (i,)) for i in (0, 2)]
+    victims = [running("first", ["n1"], gpu=0.5), placed(running("second", ["n1"], gpu=0.5, started_s=500.0), (1,))]
+    made = plan(snapshot([node("n1", 3)], [*kept, *victims, pending("w", priority=1)]), DEFAULT)
+    assert sorted(stopped(made)) == ["first", "second"]
+    assert reserved(made) == {"w": ["n1"]}
 
 
 def test_equal_priority_is_never_preempted() -> None:
