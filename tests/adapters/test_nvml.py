@@ -102,8 +102,9 @@ def test_faults_and_what_asks_for_attention(machine: FakeMachine, reader_of: Cal
 def test_a_gpu_that_is_gone_from_the_list(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
     reader = reader_of()
     before = reader.read()
-    machine.shows("2 gone 1")
+    machine.shows("2 gone 1", "event 1 2 79")
     after = reader.read()
+    assert after.xids == (XidEvent(before.gpus[2].uuid, 79),)
     assert [gpu.uuid for gpu in after.gpus] == [gpu.uuid for gpu in before.gpus if gpu.nvml_index != 2]
     assert after.hears_xids
     devices = NodeDevices(None)
@@ -135,6 +136,17 @@ def test_each_xid_is_heard_once(machine: FakeMachine, reader_of: Callable[..., N
     machine.shows("event 1 0 13", "event 2 2 79", "event 3 5 31", "event 4 5 31")
     assert reader.read().xids == (XidEvent(second, 79), XidEvent(fifth, 31), XidEvent(fifth, 31))
     assert reader.read().xids == ()
+
+
+def test_the_xid_of_a_lost_gpu_is_heard_after_the_loss(
+    machine: FakeMachine, reader_of: Callable[..., NvmlReader]
+) -> None:
+    reader = reader_of()
+    uuid = reader.read().gpus[4].uuid
+    machine.shows("4 lost 1")
+    assert reader.read().gpus[4].fault is Fault.LOST
+    machine.shows("4 lost 1", "event 1 4 79")
+    assert reader.read().xids == (XidEvent(uuid, 79),)
 
 
 def test_where_events_are_refused_it_is_said(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:

@@ -40,6 +40,7 @@ class Library:
         self._count = 0
         self._handles: dict[int, Any] = {}
         self._uuids: dict[int, str] = {}
+        self._owners: dict[int, str] = {}  # by the handle's address: also of a GPU that is lost meanwhile
         self._events: Any = None
         self._heard: set[int] = set()
         self._last: dict[int, GpuFacts] = {}
@@ -47,16 +48,23 @@ class Library:
 
     def read(self, skip: frozenset[int]) -> Sight:
         """One look. GPUs in `skip` (NVML indices) are not touched: a call about them hangs, as it is known."""
+        xids = self._xids()  # first, while it is known which handle is whose
         count = int(self._call(-1, "nvmlDeviceGetCount"))
         if count != self._count:
             self._count = count
-            self._handles.clear()  # numbered anew: the old handles may mean others now
-            self._uuids.clear()
-            self._heard.clear()
-            self._events = None
+            self._begin_anew()
         gpus = tuple(self._gpu(index, index in skip) for index in range(count))
-        xids = self._xids()
-        return Sight(gpus, xids, driver=self._driver, hears_xids=bool(count) and len(self._heard) == count)
+        hears_all = bool(count) and len(self._heard) == count
+        return Sight(gpus, (*xids, *self._xids()), driver=self._driver, hears_xids=hears_all)
+
+    def _begin_anew(self) -> None:
+        """GPUs are numbered anew: a handle may mean another one now."""
+        self._handles.clear()
+        self._uuids.clear()
+        self._heard.clear()
+        events, self._events = self._events, None
+        if events is not None:
+            self._maybe(-1, "nvmlEventSetFree", events)
 
     # ------------------------------------------------------------ one GPU
 
@@ -186,6 +194,7 @@ class Library:
         if self._uuids.get(index) == self._last[index].uuid:
             return
         self._uuids[index] = self._last[index].uuid
+        self._owners[_address(self._handles[index])] = self._last[index].uuid
         try:
             if self._events is None:
                 self._events = self._call(-1, "nvmlEventSetCreate")
@@ -197,14 +206,13 @@ class Library:
 
     def _xids(self) -> tuple[XidEvent, ...]:
         found: list[XidEvent] = []
-        by_handle = {_address(handle): self._uuids.get(index, "") for index, handle in self._handles.items()}
         while self._events is not None and len(found) < MAX_EVENTS:
             try:
                 event = self._call(-1, "nvmlEventSetWait_v2", self._events, 0)
             except pynvml.NVMLError:  # nearly always: none has come
                 break
             if event.eventType & XID_EVENT:
-                found.append(XidEvent(by_handle.get(_address(event.device), ""), int(event.eventData)))
+                found.append(XidEvent(self._owners.get(_address(event.device), ""), int(event.eventData)))
         return tuple(found)
 
     # ------------------------------------------------------------ calling
