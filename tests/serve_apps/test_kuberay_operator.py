@@ -18,9 +18,11 @@ import pytest
 
 from rayorch.config.kuberay import load_values, render
 from rayorch.core.decisions import Wait, WaitReason
-from rayorch.core.types import State, WorkloadId
+from rayorch.core.requests import Reply
+from rayorch.core.types import QueueId, QueueSpec, State, WorkloadId
 from rayorch.serve_apps.gateway import GatewaySettings
 from rayorch.serve_apps.gateway.fake import FakeBackend
+from rayorch.serve_apps.gateway.refusals import KEEP_S, MAX_REFUSALS, Refusal, Refusals
 from tests.serve_apps.conftest import FAST, Served, serve
 from tests.source_tree import ROOT
 
@@ -147,11 +149,43 @@ def test_a_queue_may_be_named_as_kubernetes_writes_it(operator: Operator, backen
     assert backend.known[WorkloadId("j")].spec.queue == "research/nlp"
 
 
-def test_a_refusal_reaches_the_operators_log_in_words(operator: Operator) -> None:
-    body = _request("j") | {"metadata": {"rayorch.queue": "nowhere"}}
-    answer = operator.http.post("/api/jobs/", json=body)
-    assert answer.status_code == 400
-    assert answer.text == "queue: there is no queue nowhere"
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"rayorch.queue": "nowhere"}, "queue: there is no queue nowhere"),
+        ({"rayorch.workers": "two"}, 'metadata.rayorch.workers: must be "2" or "2:4", got \'two\''),
+    ],
+)
+def test_a_refused_ray_job_fails_with_the_reason(operator: Operator, metadata: dict[str, str], reason: str) -> None:
+    """Else the operator would send it every three seconds, and nobody who looks at the RayJob would know why."""
+    answer = operator.http.post("/api/jobs/", json=_request("j") | {"metadata": metadata})
+    assert (answer.status_code, answer.text) == (400, reason)
+    info = operator.job_info("j")
+    assert info is not None and (info["status"], info["message"]) == ("FAILED", f"Refused: {reason}")
+    assert operator.http.get("/api/jobs/").json() == [], "it is no job of ours"
+    operator.submit(_request("j"))
+    info = operator.job_info("j")
+    assert info is not None and info["status"] == "PENDING", "the same id may be submitted once it is right"
+
+
+def test_a_full_queue_is_no_reason_to_fail(operator: Operator, backend: FakeBackend) -> None:
+    queue = QueueId("research/nlp")
+    backend.queues[queue] = QueueSpec(queue, max_pending=0)
+    backend.refuse = Reply(False, "rejected", "queue", "queue 'research/nlp' is full: 0 workloads wait in it")
+    assert operator.http.post("/api/jobs/", json=_request("j")).status_code == 400
+    assert operator.job_info("j") is None, "the operator tries again"
+
+
+async def test_refusals_are_bounded_and_grow_old() -> None:
+    now = [0.0]
+    refusals = Refusals(lambda: now[0])
+    for number in range(MAX_REFUSALS + 1):
+        refusals.note(f"j{number}", "true", "no")
+    refusals.note("", "true", "no")
+    assert refusals.get("j0") is None and refusals.get("") is None
+    assert refusals.get("j1") == Refusal("j1", "true", "no", 0.0)
+    now[0] = KEEP_S + 1
+    assert refusals.get("j1") is None
 
 
 def test_rays_token_is_good_for_jobs_and_for_nothing_else(guarded: Served) -> None:

@@ -66,6 +66,7 @@ class FakeBackend:
     lapsed: set[WorkloadId] = field(default_factory=set)
     renewals: int = 0
     bypasses: list[Bypass] = field(default_factory=list)
+    refuse: Reply | None = None
     capacity: Capacity = field(default_factory=Capacity)
     autoscaler: AutoscalerView | None = None
     readings: dict[NodeId, NodeReading] = field(default_factory=dict)
@@ -96,6 +97,8 @@ class FakeBackend:
         return tuple(replace(r, now=self.known[r.workload]) if r.reply.accepted else r for r in results)
 
     def _submit(self, spec: WorkloadSpec) -> Reply:
+        if self.refuse is not None:
+            return self.refuse
         before = self.known.get(spec.id)
         if before is not None:
             return ACCEPTED if before.spec == spec else Reply(False, "rejected", "id", f"{spec.id} is another workload")

@@ -12,6 +12,7 @@ from rayorch.config import WorkloadDocument, load_json, parse_document
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Json, Payload
 from rayorch.core.types import State, Workload, WorkloadSpec
+from rayorch.serve_apps.gateway.refusals import Refusal
 
 QUEUE_HEADER = "x-rayorch-queue"
 PREFIX = "rayorch."
@@ -252,6 +253,40 @@ def job_details(workload: Workload, message: str = "") -> dict[str, Json]:
         "driver_node_id": None,
         "driver_exit_code": workload.exit_code,
     }
+
+
+def refused_details(refusal: Refusal) -> dict[str, Json]:
+    """As Ray's JobDetails of a job that failed before it started."""
+    at_ms = int(refusal.at_s * 1000)
+    return {
+        "type": "SUBMISSION",
+        "job_id": None,
+        "submission_id": refusal.id,
+        "driver_info": None,
+        "status": "FAILED",
+        "entrypoint": refusal.entrypoint,
+        "message": f"Refused: {refusal.reason}",
+        "error_type": "JOB_SUPERVISOR_ACTOR_START_FAILURE",
+        "start_time": at_ms,
+        "end_time": at_ms,
+        "metadata": {},
+        "runtime_env": {},
+        "driver_agent_http_address": None,
+        "driver_node_id": None,
+        "driver_exit_code": None,
+    }
+
+
+def asked_for(body: bytes) -> tuple[str, str]:
+    """(submission id, entrypoint) of a request that may be anything; empty where it does not say."""
+    try:
+        request = load_json(body)
+    except SpecError:
+        return "", ""
+    if not isinstance(request, dict):
+        return "", ""
+    identity, entrypoint = request.get("submission_id"), request.get("entrypoint")
+    return identity if isinstance(identity, str) else "", entrypoint if isinstance(entrypoint, str) else ""
 
 
 def _message(workload: Workload) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated
@@ -19,11 +20,18 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, SpecError
 from rayorch.core.requests import CancelRequest, ListRequest
-from rayorch.core.types import State, Workload, WorkloadId
+from rayorch.core.types import QueueId, State, Workload, WorkloadId
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output
-from rayorch.serve_apps.gateway.jobs_form import QUEUE_HEADER, job_details, workload_of_request
+from rayorch.serve_apps.gateway.jobs_form import (
+    QUEUE_HEADER,
+    asked_for,
+    job_details,
+    refused_details,
+    workload_of_request,
+)
 from rayorch.serve_apps.gateway.problems import ConflictError, NotFoundError, raise_unless_accepted
+from rayorch.serve_apps.gateway.refusals import Refusals
 from rayorch.serve_apps.gateway.settings import GatewaySettings
 
 log = logging.getLogger(__name__)
@@ -50,6 +58,7 @@ class JobsRoutes:
         self._backend = backend
         self._settings = settings
         self._recent = recent
+        self._refusals = Refusals(time.time)
         self._streams = 0
 
     def router(self) -> APIRouter:
@@ -107,12 +116,31 @@ class JobsRoutes:
         """Enqueue; a repeated submission id with the same request is the same job."""
 
         async def work() -> Response:
-            spec = workload_of_request(await request.body(), queue, self._settings.default_queue, "")
+            body = await request.body()
+            try:
+                spec = workload_of_request(body, queue, self._settings.default_queue, "")
+            except SpecError as error:
+                self._refusals.note(*asked_for(body), str(error))
+                raise
             (result,) = await self._backend.submit((spec,))
-            raise_unless_accepted(result.reply)
+            try:
+                raise_unless_accepted(result.reply)
+            except (SpecError, AdmissionError) as error:
+                if not await self._full(spec.queue):
+                    self._refusals.note(*asked_for(body), str(error))
+                raise
+            self._refusals.forget(spec.id)
             return JSONResponse({"job_id": spec.id, "submission_id": spec.id})
 
         return await _as_ray_answers(work)
+
+    async def _full(self, queue: QueueId) -> bool:
+        """Whether the queue, or one above it, has as many waiting as it may: the same request may be taken later."""
+        return any(
+            row.spec.max_pending is not None and row.pending >= row.spec.max_pending
+            for row in (await self._recent.get()).queues
+            if queue == row.spec.id or queue.startswith(f"{row.spec.id}/")
+        )
 
     async def list(self) -> Response:
         """All of them, newest first, ended ones included, up to a bound."""
@@ -133,11 +161,16 @@ class JobsRoutes:
         return known
 
     async def get(self, job: str) -> Response:
-        """One job; while it waits, the message says where in the queue and why."""
+        """One job; while it waits, the message says where in the queue and why. One that was refused has failed."""
 
         async def work() -> Response:
-            known = await self._known(job)
-            return JSONResponse(job_details(known, await self._waiting_message(known)))
+            known = await self._backend.workload(WorkloadId(job))
+            if known is not None:
+                return JSONResponse(job_details(known, await self._waiting_message(known)))
+            refusal = self._refusals.get(job)
+            if refusal is None:
+                raise NotFoundError(f"Job {job} does not exist")
+            return JSONResponse(refused_details(refusal))
 
         return await _as_ray_answers(work)
 
