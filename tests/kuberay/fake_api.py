@@ -37,6 +37,7 @@ class Fault:
     status: int = 0
     method: str = ""
     path: str = ""
+    query: str = ""  # a parameter that the request has
     times: int = 1
     after: bool = False
     cut_body: bool = False
@@ -183,7 +184,8 @@ class FakeApi:
 
     def _fault(self, seen: Request) -> Fault | None:
         for fault in self.faults:
-            if fault.times > 0 and fault.method in ("", seen.method) and fault.path in seen.path:
+            matches = fault.method in ("", seen.method) and fault.path in seen.path
+            if fault.times > 0 and matches and (not fault.query or fault.query in seen.query):
                 fault.times -= 1
                 return fault
         return None
@@ -270,7 +272,7 @@ class FakeApi:
         bookmark, cuts = time.monotonic() + self.bookmark_s, len(self._cut)
         self.open_watches += 1
         try:
-            while time.monotonic() < ends and self._ended is not None and not self._ended.is_set():
+            while self._ended is not None and not self._ended.is_set():
                 for cut, event in self._cut[cuts:]:
                     cuts += 1
                     if cut in ("", plural):
@@ -288,6 +290,8 @@ class FakeApi:
                 if time.monotonic() >= bookmark and request.query.get("allowWatchBookmarks") in ("true", "True"):
                     bookmark = time.monotonic() + self.bookmark_s
                     await _line(response, "BOOKMARK", {"metadata": {"resourceVersion": str(since)}})
+                if time.monotonic() >= ends:
+                    break
                 await asyncio.sleep(POLL_S)
         except ConnectionError:
             pass  # the watcher has left

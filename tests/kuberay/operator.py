@@ -177,8 +177,9 @@ class PlayedOperator:
         left = [pod for pod in pods if pod["metadata"]["name"] not in named]
         surplus = len(left) - group.asked * group.hosts
         if surplus > 0 and not cluster.spec.enable_in_tree_autoscaling:
-            for pod in left[:surplus]:
-                if pod["metadata"]["name"] not in self._notices:  # one that is ending is deleted once more: no harm
+            # In any order, says Kubernetes: the worst one is that those which are ending come last.
+            for pod in sorted(left, key=_leaving)[:surplus]:
+                if not _leaving(pod):
                     self.chosen_by_operator.append(pod["metadata"]["name"])
                 self._delete(pod["metadata"]["name"])
         elif surplus < 0 and group.group_name not in self.refused:

@@ -100,7 +100,7 @@ class KubeRayClient:
                     raise AdmissionError("kuberay", str(error)) from None
                 if error.status == 422:
                     self._judge(change, operations, error)
-                elif not error.passing or attempt == SCALE_ATTEMPTS - 1:
+                elif not error.passing or (attempt == SCALE_ATTEMPTS - 1 and error.status != 409):
                     raise
                 unsure = unsure or error.status == 0 or error.status >= 500
                 log.info("group %s: %s; trying again", change.group, error)
