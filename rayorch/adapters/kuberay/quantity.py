@@ -24,7 +24,7 @@ SUFFIXES = {
     "Ei": Decimal(2) ** 60,
 }
 LONGEST = 64  # characters; a quantity is short, and Decimal accepts exponents that would fill the memory
-FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([kMGTPE]i?|Ki|[num])|[eE]([+-]?\d{1,2}))?")
+FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([kMGTPE]i?|Ki|[num])|[eE]([+-]?\d{1,2}))?", re.ASCII)
 
 
 def parse_quantity(text: str | int | float) -> Decimal:
