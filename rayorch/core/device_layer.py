@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rayorch.core.devices import DeviceReport, multiset
 from rayorch.core.types import Device, NodeId, NodeSpec
 
 SILENT_S = 100.0
 """A reader tells something every 30 s; one that has been silent for three times as long is said to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A node's devices with what they were made of."""
+
+    declared: tuple[Device, ...]
+    exact: bool
+    report: DeviceReport
+    devices: tuple[Device, ...]
 
 
 class DeviceLayer:
@@ -20,6 +30,7 @@ class DeviceLayer:
         self._told_s: dict[NodeId, float] = {}
         self._silent: frozenset[NodeId] = frozenset()
         self._drift: dict[str, str] = {}
+        self._made: dict[NodeId, _Made] = {}
 
     def take(self, node: NodeId, report: DeviceReport, now_s: float) -> bool:
         """Take a report. False for one that is older than what is known."""
@@ -40,6 +51,7 @@ class DeviceLayer:
         """The node is gone."""
         self._reports.pop(node, None)
         self._told_s.pop(node, None)
+        self._made.pop(node, None)
 
     def settle(self, nodes: Mapping[NodeId, NodeSpec], now_s: float) -> None:
         """Find out who is silent and whose MIG profiles differ from its group's; O(nodes)."""
@@ -58,10 +70,16 @@ class DeviceLayer:
             return node
         silent = "its devices have not been read for a while" if node.id in self._silent else ""
         notes = [text for text in (report.note, silent, self._drift.get(node.id, "")) if text]
-        devices = with_report(node.devices, report) if report.devices else node.devices
-        if not node.exact:
-            devices = within_reach(devices)
-        return replace(node, devices=devices, device_note="; ".join(notes))
+        return replace(node, devices=self._devices(node, report), device_note="; ".join(notes))
+
+    def _devices(self, node: NodeSpec, report: DeviceReport) -> tuple[Device, ...]:
+        """Made anew only when one of its sources has changed: all nodes are joined once a second."""
+        made = self._made.get(node.id)
+        if made is None or made.report is not report or (made.declared, made.exact) != (node.devices, node.exact):
+            devices = with_report(node.devices, report) if report.devices else node.devices
+            made = _Made(node.devices, node.exact, report, devices if node.exact else within_reach(devices))
+            self._made[node.id] = made
+        return made.devices
 
 
 def with_report(declared: tuple[Device, ...], report: DeviceReport) -> tuple[Device, ...]:
