@@ -128,6 +128,29 @@ def test_slices_and_their_profiles(machine: FakeMachine, reader_of: Callable[...
     assert (gpus[2].mig_enabled, gpus[2].instances) == (True, ())
 
 
+def test_a_node_of_slices_and_one_that_was_left_half_way(
+    machine: FakeMachine, reader_of: Callable[..., NvmlReader]
+) -> None:
+    machine.shows("0 mig 1 instances 1g.10gb+3g.40gb", "1 mig 1 instances 1g.10gb")
+    reader = reader_of()
+    sight = reader.read()
+    slices = tuple(instance.uuid for gpu in sight.gpus for instance in gpu.instances)
+    devices = NodeDevices((slices[2], slices[0], "2"))
+    devices.observe(sight, 0.0)
+    first, second, whole = devices.report(0).devices
+    assert (first.mig_profile, second.mig_profile, whole.mig_profile) == ("1g.10gb", "1g.10gb", "")
+    assert (first.pci, second.pci) == ("0000:11:00.0", "0000:10:00.0")
+    assert not first.sick and not second.sick and not whole.sick
+    assert devices.report(0).profiles == ("1g.10gb", "1g.10gb", "3g.40gb")
+    machine.shows("0 mig 1 instances 3g.40gb", "1 mig 1", "2 mig 1 mig_pending 0")
+    for _ in range(2):
+        devices.observe(reader.read(), 1.0)
+    first, second, whole = devices.report(0).devices
+    assert first.lost and "shows no MIG instance" in first.sick
+    assert not second.lost  # the fake names instances by their place: the first one is still there
+    assert "MIG is being switched off" in whole.sick
+
+
 def test_each_xid_is_heard_once(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
     machine.shows("event 1 0 13")
     reader = reader_of()
