@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -64,6 +65,7 @@ class FakeApi:
     crds: Path | None = None
     core: bool = True
     token: str = ""  # asked of every request, empty: of none
+    tls: tuple[Path, Path] | None = None  # certificate and key: https
     bookmark_s: float = 0.2
     page: int = 0  # items of a list's page at most, 0: as many as are asked for
     requests: list[Request] = field(default_factory=list)
@@ -150,10 +152,13 @@ class FakeApi:
                 app.router.add_route("*", path, self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        secure = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if self.tls else None
+        if secure is not None and self.tls is not None:
+            secure.load_cert_chain(*self.tls)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secure)
         await site.start()
         port = runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{port}"
         self._started.set()
         await self._ended.wait()
         await runner.cleanup()

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from rayorch.adapters.kuberay import GROUPS_ANNOTATION, QUEUE_LABEL, ClusterState, KubeRayClient, KubeRaySettings
+from rayorch.adapters.kuberay import (
+    GROUPS_ANNOTATION,
+    QUEUE_KEY,
+    QUEUE_LABEL,
+    ClusterState,
+    KubeRayClient,
+    KubeRaySettings,
+)
 from rayorch.core.capacity import GroupName, NodeGroup
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, SpecError, StalePlanError
@@ -208,17 +215,19 @@ def test_only_jobs_of_this_cluster_are_shown(server: Any, client: KubeRayClient)
     server.create("rayjobs", ray_job("queued", labels={QUEUE_LABEL: "research"}, submissionMode="HTTPMode"))
     server.create("rayjobs", ray_job("sent", jobId="sent-1"))
     server.create("rayjobs", ray_job("elsewhere", cluster="other"))
+    server.create("rayjobs", ray_job("noted", metadata={QUEUE_KEY: "research/nlp"}))
     server.change(
         "rayjobs",
         "sent",
         lambda job: job.update(status={"jobId": "sent-1", "jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}),
         status=True,
     )
-    queued, sent = client.jobs()
+    noted, queued, sent = client.jobs()
 
     assert (queued.name, queued.queue, queued.submission_mode, queued.over) == ("queued", "research", "HTTPMode", False)
     assert (sent.name, sent.queue, sent.job_id, sent.status) == ("sent", "", "sent-1", "RUNNING")
     assert sent.entrypoint == "python train.py"
+    assert (noted.name, noted.queue) == ("noted", "research/nlp")
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "a/b", "-a", "a b", "x" * 260, "demo,metadata.name=other"])

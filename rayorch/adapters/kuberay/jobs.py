@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rayorch.adapters.kuberay.instances import POD_CLUSTER
 from rayorch.adapters.kuberay.models import RayJob
 
-QUEUE_LABEL = "rayorch.io/queue"
+QUEUE_KEY = "rayorch.queue"  # in the metadata of the job, as `ray job submit --metadata-json` has it
+QUEUE_LABEL = "rayorch.io/queue"  # on the object
 OVER = ("Complete", "Failed", "ValidationFailed")
 
 
@@ -16,7 +17,7 @@ OVER = ("Complete", "Failed", "ValidationFailed")
 class JobView:
     """A RayJob. `job_id`: Ray's submission id, empty before it was submitted.
 
-    `queue`: from the object's label `rayorch.io/queue` or the same key of the job's metadata; empty without one.
+    `queue`: from the job's metadata `rayorch.queue` or the object's label `rayorch.io/queue`; empty without either.
     `status`: Ray's word (RUNNING); `deployment_status`: KubeRay's (Running, Suspended); both empty at first.
     """
 
@@ -52,7 +53,7 @@ def _view(job: RayJob) -> JobView:
     return JobView(
         name=meta.name,
         job_id=job.status.job_id or job.spec.job_id,
-        queue=meta.labels.get(QUEUE_LABEL) or job.spec.metadata.get(QUEUE_LABEL, ""),
+        queue=job.spec.metadata.get(QUEUE_KEY) or meta.labels.get(QUEUE_LABEL, ""),
         status=job.status.job_status,
         deployment_status=job.status.job_deployment_status,
         submission_mode=job.spec.submission_mode,
