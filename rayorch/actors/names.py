@@ -7,12 +7,18 @@ from typing import Any
 
 import ray
 
+from rayorch.adapters.ray_names import ON_HEAD
 from rayorch.core.errors import ClusterError
 from rayorch.core.types import WorkloadId
 
 log = logging.getLogger(__name__)
 
 NAMESPACE = "rayorch"
+
+
+def on_head() -> dict[str, float]:
+    """What an actor asks for to be on the head, also after the head was replaced."""
+    return dict(ON_HEAD)
 
 
 def queues_name(instance: str) -> str:

@@ -16,8 +16,7 @@ from typing import Any
 
 import ray
 
-from rayorch.actors.names import find, owner_options, queues_name
-from rayorch.adapters.ray_nodes import head_options
+from rayorch.actors.names import find, on_head, owner_options, queues_name
 from rayorch.core.errors import SpecError
 from rayorch.core.requests import ACCEPTED, AttemptRef, Reply
 from rayorch.core.types import State, Workload, WorkloadId
@@ -133,4 +132,4 @@ ResultStore = ray.remote(ResultStoreShell)
 def start_result_store(settings: ResultSettings) -> Any:
     """The instance's result store on the head node, created if it does not run."""
     fixed = owner_options(results_name(settings.instance))
-    return ResultStore.options(**fixed, resources=head_options()["resources"]).remote(settings)
+    return ResultStore.options(**fixed, resources=on_head()).remote(settings)

@@ -21,13 +21,13 @@ from rayorch.actors.names import (
     find_or_none,
     inventory_name,
     logs_name,
+    on_head,
     queues_name,
 )
 from rayorch.actors.queues import QueueSettings, start_queue_owner
 from rayorch.actors.results import results_name
 from rayorch.actors.runner import RunnerSettings
 from rayorch.adapters.ray_demand import ensure_coordinator
-from rayorch.adapters.ray_nodes import head_options
 from rayorch.core.admission import NodeShape, check_instance
 from rayorch.core.errors import ClusterError
 from rayorch.core.policy import Profile
@@ -70,7 +70,7 @@ class InstanceSettings:
 def start_instance(settings: InstanceSettings) -> None:
     """Start the owners, or find them running, and wait until they answer. ClusterError when they don't."""
     settings.state_dir.mkdir(parents=True, exist_ok=True)
-    where: dict[str, Any] = {"resources": head_options()["resources"]}
+    where: dict[str, Any] = {"resources": on_head()}
     instance = settings.instance
     # An owner that runs holds the journal's lock, and was told its id when it was started.
     journal_id = None if find_or_none(queues_name(instance)) is not None else ensure_journal(settings.journal_path)

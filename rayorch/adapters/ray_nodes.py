@@ -16,7 +16,6 @@ from rayorch.core.types import CPU, GPU, MODEL_LABEL, UNIT, Device, NodeHealth, 
 
 log = logging.getLogger(__name__)
 
-HEAD_RESOURCE = "node:__internal_head__"
 LABEL_PREFIX = "rayorch.io/"
 GROUP_LABELS = (LABEL_PREFIX + "group", "ray.io/node-group")
 INSTANCE_LABEL = LABEL_PREFIX + "instance"
@@ -152,8 +151,3 @@ def foreign_holders(node_ids: frozenset[str], our_groups: frozenset[str]) -> dic
             name = f" {actor.name!r}" if actor.name else ""
             holders.setdefault(node, set()).add(f"job {actor.job_id.hex()} actor {actor.class_name}{name}")
     return {node: tuple(sorted(names)) for node, names in holders.items()}
-
-
-def head_options() -> dict[str, Any]:
-    """Actor options that keep an actor on the head, also after the head was replaced (its node id changes)."""
-    return {"num_cpus": 0, "resources": {HEAD_RESOURCE: 0.001}}

@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from rayorch.adapters import ray_serve
-from rayorch.adapters.ray_nodes import HEAD_RESOURCE
+from rayorch.adapters.ray_names import ON_HEAD
 from rayorch.core.errors import ClusterError, SpecError
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import AttemptReport, DemandReported, GrantApplied, SeatsInUse, WorkersStarted
@@ -82,7 +82,7 @@ class Attempt:
         )
         # On the head, as real runners are: tests kill the other nodes.
         options: dict[str, Any] = {"name": self.runner_name, "namespace": "rayorch", "num_cpus": 0}
-        options["resources"] = {HEAD_RESOURCE: 0.001}
+        options["resources"] = ON_HEAD
         self.runner: Any = FakeRunnerActor.options(**options).remote(self.grant())
         self._get = ray.get
 

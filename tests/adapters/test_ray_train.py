@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from rayorch.adapters.ray_nodes import HEAD_RESOURCE
+from rayorch.adapters.ray_names import ON_HEAD
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import CheckpointCommitted, GrantApplied, StepReported, WorkersStarted
 from rayorch.core.types import Resources, StopCause, StopOrder, WorkloadId
@@ -104,7 +104,7 @@ class Attempt:
         self.log = folder / "log.jsonl"
         self.output = folder / f"output-{grant.attempt}.txt"
         # On the head, as real runners are: tests kill the other nodes.
-        place = {"num_cpus": 0, "resources": {HEAD_RESOURCE: 0.001}}
+        place = {"num_cpus": 0, "resources": ON_HEAD}
         self.runner: Any = FakeRunnerActor.options(name=name, namespace=NAMESPACE, **place).remote(grant)
         self.environment = {
             "RAYORCH_RUNNER": name,

@@ -11,9 +11,10 @@ from typing import Any
 
 import ray
 
+from rayorch.adapters.ray_names import ON_HEAD
+
 ACTOR_NAME = "AutoscalingCoordinator"
 ACTOR_NAMESPACE = "AutoscalingCoordinator"
-HEAD_RESOURCE = "node:__internal_head__"  # every head node has one of it
 
 
 def ensure_coordinator() -> Any:
@@ -38,5 +39,5 @@ def _create() -> Any:
         namespace=ACTOR_NAMESPACE,
         get_if_exists=True,
         lifetime="detached",
-        resources={HEAD_RESOURCE: 0.001},
+        resources=ON_HEAD,
     ).remote()

@@ -16,6 +16,7 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.util.placement_group import placement_group_table
 
+from rayorch.adapters.ray_names import ON_HEAD
 from rayorch.adapters.ray_serve.builder import AppBuilder, AppSpec, DeployedApp, RunnerRef
 from rayorch.adapters.ray_serve.seats import group_of_row
 from rayorch.core.errors import ClusterError, SpecError
@@ -204,7 +205,7 @@ def _start_builder(spec: AppSpec, namespace: str) -> Any:
                 namespace=namespace,
                 lifetime="detached",
                 num_cpus=0,
-                resources={"node:__internal_head__": 0.001},
+                resources=ON_HEAD,
                 runtime_env=dict(spec.runtime_env),
             )
             .remote()

@@ -86,6 +86,7 @@ def gateway_app(args: dict[str, str]) -> Application:
     """
     from ray import serve
 
+    from rayorch.actors.names import on_head
     from rayorch.serve_apps.gateway.ray_backend import RayBackend
 
     instance = args.get("instance", "main")
@@ -102,6 +103,6 @@ def gateway_app(args: dict[str, str]) -> Application:
         name="gateway",
         num_replicas=1,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
-        ray_actor_options={"num_cpus": 0, "resources": {"node:__internal_head__": 0.001}},
+        ray_actor_options={"num_cpus": 0, "resources": on_head()},
     )(serve.ingress(build)(Gateway))
     return deployment.bind()
