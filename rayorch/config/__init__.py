@@ -1,12 +1,9 @@
 """Text that becomes data: the YAML documents, checked and turned into core's values."""
 
+from rayorch.config.cluster import ClusterDocument, ClusterSettings, KubeRaySection, Pool
 from rayorch.config.documents import (
     API_VERSION,
-    ClusterDocument,
-    ClusterSettings,
     Document,
-    KubeRaySection,
-    Pool,
     QueueDocument,
     ServeAppDocument,
     WorkloadDocument,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -19,6 +19,9 @@ _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
 _NAME = re.compile(_PART + r"\Z")
 _QUEUE = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}\Z")
 _SPELLINGS = {"gpu": GPU, "gpus": GPU, "cpu": CPU, "cpus": CPU}
+
+
+Version = Literal["rayorch/v1"]
 
 
 class Model(BaseModel):
