@@ -169,7 +169,7 @@ class Server:
         fresh.replace(path)
 
     def stop(self) -> None:
-        """End the gateway, the owners (not with `leave_running`) and, with `emulate`, the cluster. The journal stays."""
+        """End the gateway, the owners (not with `leave_running`) and an emulated cluster. The journal stays."""
         others = self._attached and not self._up
         keep = others or (self.settings.leave_running and self.cluster is None)
         if not others:

@@ -16,7 +16,10 @@ from hypothesis import HealthCheck, settings
 from tests.ray_cluster import EmulatedCluster, start_cluster
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT_VARIABLES = ("RAYORCH_DATA", "RAYORCH_CASES", "RAYORCH_CRDS", "RAYORCH_TOOLS", "RAYORCH_CRD_SERVER")
+KEPT_VARIABLES = (
+    *("RAYORCH_DATA", "RAYORCH_CASES", "RAYORCH_CRDS", "RAYORCH_TOOLS"),
+    *("RAYORCH_CRD_SERVER", "RAYORCH_CAPACITY_API"),
+)
 
 
 def _isolate_environment() -> None:

@@ -129,6 +129,7 @@ class GroupKeeper:
             self._groups.unknown("the node groups have not been read yet", time.time())
         self._seen: ClusterState | None = None
         self._error = ""
+        self._drained: frozenset[NodeId] = frozenset()  # by Ray itself; an operator's drain leaves the machine there
         self._shown_version = -1
         self._locks: dict[str, asyncio.Lock] = {}
         self._work: set[asyncio.Task[None]] = set()
@@ -179,10 +180,11 @@ class GroupKeeper:
         )
 
     def completed(self, nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
-        """Nodes with what their group says of all of its nodes and Ray doesn't (a zone from a node selector).
+        """The nodes as Ray lists them, with what their group says of all of its nodes and Ray doesn't (a zone).
 
         A node that does not name its machine is found by the address of the machine's pod.
         """
+        self._drained = frozenset(node.id for node in nodes if node.health is NodeHealth.DRAINING)
         if self._seen is None:
             return nodes
         groups = {state.group.name: state.group for state in self.capacity().groups}
@@ -229,7 +231,8 @@ class GroupKeeper:
         wishes = {wish.name: wish for wish in self._settings.wishes}
         groups = tuple(_as_wished(group, wishes.get(group.name), self._settings.levels) for group in state.groups)
         provider = Provider.RAY if state.in_tree else Provider.OURS
-        self._groups.observe(groups, time.time(), provider=provider, nodes=self._inventory.nodes.values())
+        nodes = self._inventory.nodes.values()
+        self._groups.observe(groups, time.time(), provider=provider, nodes=nodes, drained=self._drained)
 
     def _show(self) -> None:
         """Pass on what is leaving, and tell of changes."""

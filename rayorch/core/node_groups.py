@@ -142,18 +142,22 @@ class NodeGroups:
         *,
         provider: Provider | None = None,
         nodes: Iterable[NodeSpec] | None = None,
+        drained: frozenset[NodeId] = frozenset(),
     ) -> None:
         """All groups as their provider shows them now; closes what has come, failed or is over its time.
 
         `provider`: who changes the counts, if that has changed. `nodes`: the Ray nodes that exist, where the caller
         knows them: an instance has become one when they say so, and a node that its provider doesn't list as an
-        instance counts as one.
+        instance counts as one. `drained`: nodes that Ray itself drains; their machines end soon, and the count is then
+        made up for by others.
         """
         joined = _by_group(nodes) if nodes is not None else None
         self._groups = {
             group.name: group if joined is None else self._with_nodes(group, joined.get(group.name, {}), now_s)
             for group in groups
         }
+        if drained:
+            self._groups = {name: _ending(group, drained) for name, group in self._groups.items()}
         self._forget(now_s)
         for name in sorted(self._groups):
             self._learn(self._groups[name])
@@ -438,6 +442,23 @@ class NodeGroups:
             shrinks_to=shrink.change.to_replicas if shrink is not None else None,
             stays=tuple(sorted(instance for owner, instance in self._stays if owner == name)),
         )
+
+
+def _ending(group: NodeGroup, drained: frozenset[NodeId]) -> NodeGroup:
+    """The group with those machines leaving whose nodes are drained, also where their provider does not show it yet."""
+    ending = {
+        i.name for i in group.instances if i.node is not None and i.node in drained and i.phase is InstancePhase.RUNNING
+    }
+    if not ending:
+        return group
+    reason = "Ray drains its node"
+    return replace(
+        group,
+        instances=tuple(
+            replace(i, phase=InstancePhase.LEAVING, reason=i.reason or reason) if i.name in ending else i
+            for i in group.instances
+        ),
+    )
 
 
 def _by_group(nodes: Iterable[NodeSpec]) -> dict[str, dict[str, NodeId]]:

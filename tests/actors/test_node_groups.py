@@ -529,3 +529,14 @@ def test_what_an_operator_should_know_is_passed_on() -> None:
         )
 
     _run(World(_group(1)), story)
+
+
+def test_a_machine_whose_node_ray_drains_is_made_up_for_by_another_one_under_the_same_count() -> None:
+    async def story(world: World) -> None:
+        drained = replace(_nodes(1)[0], health=NodeHealth.DRAINING)
+        world.inventory.observe(world.keeper.completed((drained,)), 2.0)
+        world.keeper.nodes_changed()
+        assert [i.phase for i in world.state.group.instances] == [InstancePhase.LEAVING]
+        assert (world.state.order.from_replicas, world.state.order.to_replicas) == (0, 1)
+
+    _run(World(_group(1), nodes=1), story)
