@@ -183,6 +183,7 @@ def test_the_servers_command_is_one_that_it_takes(name: str, tmp_path: Path, mon
     monkeypatch.setenv("RAYORCH_JOBS_TOKEN", "another-token-of-ray")
     settings = settings_from(shlex.split(given.group(1).replace("/etc/rayorch", str(tmp_path))))
     assert (settings.address, settings.host, settings.port) == ("127.0.0.1:6379", "0.0.0.0", 8266)
+    assert settings.serve_port == 8000
     assert settings.leave_running and settings.jobs_token == "another-token-of-ray"
     assert [q.id for q in settings.queues] == ["research", "research/nlp"]
 

@@ -212,8 +212,11 @@ def _server(values: KubeRayValues) -> Json:
     address = f"127.0.0.1:{names.GCS_PORT}"
     files = f"--file {names.DOCUMENTS}/cluster.yaml --file {names.DOCUMENTS}/queues.yaml"
     wait = f"until ray health-check --address {address} >/dev/null 2>&1; do sleep 2; done; "
-    serve = f"python -P -m rayorch.server --address {address} --host 0.0.0.0 --port {port} --leave-running {files}"
-    script = wait + (f"exec {serve}" if _restart_policy(values) == "Always" else _KEPT_ALIVE.format(serve=serve))
+    served = f"--serve-port {names.SERVE_PORT} " if values.gateway.serve else ""
+    command = f"python -P -m rayorch.server --address {address} --host 0.0.0.0 --port {port} {served}--leave-running "
+    command += files
+    kept = _KEPT_ALIVE.format(command=command)
+    script = wait + (f"exec {command}" if _restart_policy(values) == "Always" else kept)
     env = [
         environment("RAYORCH_HOME", names.HOME),
         environment("RAYORCH_TOKEN_FILE", f"{names.TOKENS}/{names.GATEWAY_TOKEN_KEY}"),
@@ -247,7 +250,7 @@ def _server(values: KubeRayValues) -> Json:
 
 
 _KEPT_ALIVE = (
-    "trap 'kill -TERM $! 2>/dev/null; wait $!; exit 0' TERM INT; while true; do {serve} & wait $!; sleep 2; done"
+    "trap 'kill -TERM $! 2>/dev/null; wait $!; exit 0' TERM INT; while true; do {command} & wait $!; sleep 2; done"
 )
 """Where the pod's restart policy is Never, the kubelet would not start the server again."""
 

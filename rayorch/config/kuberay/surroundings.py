@@ -104,9 +104,11 @@ def _cores(quantity: str) -> float:
 
 
 def gateway_service(values: KubeRayValues) -> Manifest:
-    """A name for the gateway. KubeRay's own head service has its port too, but that name is Ray's."""
-    port: Json = {"name": "http", "port": values.gateway.port, "targetPort": values.gateway.port}
-    spec: Json = {"type": "ClusterIP", "selector": _head_labels(values), "ports": [port]}
+    """A name for the gateway and for Serve's HTTP. KubeRay's own head service has the ports too, under Ray's names."""
+    ports: list[Json] = [{"name": "http", "port": values.gateway.port, "targetPort": values.gateway.port}]
+    if values.gateway.serve:
+        ports.append({"name": "serve", "port": names.SERVE_PORT, "targetPort": names.SERVE_PORT})
+    spec: Json = {"type": "ClusterIP", "selector": _head_labels(values), "ports": ports}
     return manifest("v1 Service", names.gateway_service(values), values.namespace, "gateway", {"spec": spec})
 
 

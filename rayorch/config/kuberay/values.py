@@ -155,9 +155,14 @@ class AuthValues(Model):
 
 
 class GatewayValues(Model):
-    """`port`: where rayorch listens in the head's pod; KubeRay's operator takes it for the dashboard."""
+    """`port`: where rayorch listens in the head's pod; KubeRay's operator takes it for the dashboard.
+
+    `serve`: start Ray Serve too, with its HTTP on port 8000 of the head, so that what ServeApp documents deploy can be
+    reached from outside the pod.
+    """
 
     port: Port = 8266
+    serve: bool = True
 
 
 class NetworkValues(Model):
