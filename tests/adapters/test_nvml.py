@@ -16,8 +16,8 @@ from rayorch.core.device_facts import Fault, MigInstance, Sight, XidEvent
 from rayorch.core.devices import NodeDevices
 from tests.nvml.fake import FakeMachine, build
 
-LIMITS = ReaderLimits(start_s=60.0, restart_s=6.0, read_s=2.0, hangs=2, retry_hung_s=3600.0)
-"""A look takes 30 ms and a child 200 ms to start; on a busy machine this is far from that, and what a hang costs."""
+LIMITS = ReaderLimits(start_s=60.0, call_s=2.0, look_s=60.0, hangs=2, retry_hung_s=3600.0)
+"""A call takes microseconds; `call_s` is what a hang costs."""
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_a_call_that_hangs_is_that_gpus_fault_and_the_others_go_on(
 
 
 def test_one_that_answers_again_is_read_again(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
-    reader = reader_of(ReaderLimits(start_s=60.0, restart_s=6.0, read_s=2.0, hangs=2, retry_hung_s=0.0))
+    reader = reader_of(ReaderLimits(start_s=60.0, call_s=2.0, look_s=60.0, hangs=2, retry_hung_s=0.0))
     reader.read()
     machine.shows("3 hang 1")
     for _ in range(2):
@@ -214,15 +214,23 @@ def test_one_that_answers_again_is_read_again(machine: FakeMachine, reader_of: C
 
 
 def test_a_slow_call_is_no_hang(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
-    reader = reader_of(ReaderLimits(start_s=60.0, read_s=60.0))
+    reader = reader_of(ReaderLimits(start_s=60.0, call_s=60.0, look_s=60.0))
     reader.read()
     machine.shows("3 slow 300")
     assert {gpu.fault for gpu in reader.read().gpus} == {None}
 
 
+def test_many_slow_calls_together_are_bounded(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
+    reader = reader_of(ReaderLimits(start_s=60.0, call_s=60.0, look_s=4.0))
+    reader.read()
+    machine.shows("* slow 1000")
+    (late,) = [gpu for gpu in reader.read().gpus if gpu.fault is Fault.HANG]
+    assert late.nvml_index < 7
+
+
 def test_a_driver_that_hangs_from_the_start_is_an_unknown_and_leaves_no_process(machine: FakeMachine) -> None:
     machine.shows("0 hang 1")
-    reader = NvmlReader(ReaderLimits(start_s=2.0, read_s=1.0))
+    reader = NvmlReader(ReaderLimits(start_s=5.0, look_s=1.0))
     try:
         sight = reader.read()
         assert sight.gpus == () and "has not returned" in sight.error

@@ -23,16 +23,17 @@ CHUNK_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """`start_s`: how long the first child may take to start and to look: a driver without persistence mode wakes each
-    GPU. `restart_s`: a child after one that had looked. `read_s`: a further look.
+    """`start_s`: how long a child may take to start, and one call of the first child: a driver without persistence mode
+    wakes each GPU then. `call_s`: any other call. `look_s`: all calls of one look together; it is longer, so that a
+    child that gets no processor is not taken for one that hangs.
 
     After `hangs` hangs about one GPU running, it is left alone for `retry_hung_s`. `stuck`: children that can't even be
     killed; with so many no further one is started.
     """
 
     start_s: float = 30.0
-    restart_s: float = 8.0
-    read_s: float = 3.0
+    call_s: float = 3.0
+    look_s: float = 20.0
     hangs: int = 2
     retry_hung_s: float = 60.0
     stuck: int = 3
@@ -48,7 +49,8 @@ def nvml_present() -> bool:
 
 
 class NvmlReader:
-    """Used by one thread at a time; `read` blocks for at most `limits.start_s`. Close it, or its child lives on."""
+    """Used by one thread at a time; `read` blocks for at most `look_s`, with a new child for `start_s` more. Close it
+    in the end."""
 
     def __init__(self, limits: ReaderLimits = ReaderLimits()) -> None:
         self._limits = limits
@@ -123,10 +125,9 @@ class NvmlReader:
 
     def _answer(self, child: subprocess.Popen[bytes]) -> bytes:
         """The next line that is no trace. TimeoutError names the call that hangs, OSError when the child has ended."""
-        limits = self._limits
-        limit_s = limits.read_s if self._looked else limits.restart_s if self._last else limits.start_s
-        deadline_s = time.monotonic() + limit_s
         self._at = (-1, "")
+        began_s = called_s = time.monotonic()
+        end_s = began_s + self._limits.look_s + (0.0 if self._looked else self._limits.start_s)
         assert child.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)
@@ -137,14 +138,20 @@ class NvmlReader:
                         self._looked = True
                         return line
                     index, _, name = line[1:].decode().partition(" ")
-                    self._at = (int(index), name)
-                left_s = deadline_s - time.monotonic()
-                if left_s <= 0 or not selector.select(left_s):
-                    raise TimeoutError(f"{self._at[1] or 'its start'} has not returned for {limit_s:g} s")
+                    self._at, called_s = (int(index), name), time.monotonic()
+                deadline_s = min(called_s + self._limit_s(), end_s)
+                if not selector.select(max(0.0, deadline_s - time.monotonic())):
+                    waited_s = time.monotonic() - called_s
+                    raise TimeoutError(f"{self._at[1] or 'its start'} has not returned for {waited_s:.1f} s")
                 chunk = os.read(child.stdout.fileno(), CHUNK_BYTES)
                 if not chunk:
                     raise OSError(f"in {self._at[1] or 'its start'}")
                 self._buffer += chunk
+
+    def _limit_s(self) -> float:
+        """How long the call that is under way may take."""
+        fresh = not self._looked and (self._at[0] < 0 or not self._last)
+        return self._limits.start_s if fresh else self._limits.call_s
 
     # ------------------------------------------------------------ hangs
 
