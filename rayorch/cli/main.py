@@ -185,7 +185,7 @@ def ps(
         items = rows.fetch_workloads(client, states, queue, limit)
         show(items, rows.workload_columns(client), output)
         if output is Format.TABLE:
-            for line in rows.bypass_lines(client.overview()):
+            for line in rows.bypass_lines(client):
                 say(line)
 
 

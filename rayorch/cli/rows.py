@@ -61,11 +61,19 @@ def workload_columns(client: Client) -> list[Column]:
     ]
 
 
-def bypass_lines(overview: Item) -> list[str]:
-    """One line for each Ray job that did not come through the queues."""
-    found = overview.get("bypasses")
+def bypass_lines(client: Client) -> list[str]:
+    """One line for each Ray job that did not come through the queues; none from a gateway that does not know any."""
+    from rayorch.core.errors import RayorchError
+
+    try:
+        found = client.bypasses().get("items")
+    except RayorchError as error:
+        if error.code != "not_found":
+            raise
+        return []
     lines = []
     for job in found if isinstance(found, list) else ():
+        assert isinstance(job, dict)
         gpus = amount(job["resources"])
         holding = f", {gpus} GPUs" if gpus != "0" else ""
         lines.append(f"past the queues: Ray job {job['id']} of {job['who']}{holding}: {_brief(job['entrypoint'])}")

@@ -249,6 +249,10 @@ class Client:
         """Where nodes come from: groups, orders, and what Ray's autoscaler has asked for."""
         return self._http.call("GET", "/api/v1/capacity")
 
+    def bypasses(self) -> JsonObject:
+        """Ray jobs that run or wait there and did not come through the queues."""
+        return self._http.call("GET", "/api/v1/bypasses")
+
     def change_node(self, node: str, verb: str, reason: str = "", deadline: str | None = None) -> JsonObject:
         """`verb` cordon, drain or uncordon, on a node named by its name or id."""
         body: JsonObject = {"reason": reason} if reason else {}

@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from rayorch.cli.main import app
+from rayorch.client.connection import Client
 from rayorch.core.bypass import Bypass
 from rayorch.core.types import Resources
 from rayorch.serve_apps.gateway.fake import FakeBackend
@@ -146,3 +147,11 @@ def test_ps_says_who_came_past_the_queues(run: Run, backend: FakeBackend) -> Non
     assert "past the queues: Ray job straight of eve, 2 GPUs: python -c 'a b'" in done.stderr
     assert "straight" not in done.stdout
     assert run("ps", "-o", "json").stderr == ""
+
+
+def test_ps_works_with_a_gateway_that_knows_no_bypasses(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def older(self: Client) -> None:
+        self._http.call("GET", "/api/v1/there-is-no-such-path")
+
+    monkeypatch.setattr(Client, "bypasses", older)
+    assert run("ps").exit_code == 0

@@ -21,9 +21,11 @@ async def test_the_page_shows_it_and_nothing_without_it(client: httpx.AsyncClien
         assert word in text
 
 
-async def test_the_overview_has_it(client: httpx.AsyncClient, backend: FakeBackend) -> None:
+async def test_the_api_has_it(client: httpx.AsyncClient, backend: FakeBackend) -> None:
+    assert (await client.get("/api/v1/bypasses")).json()["items"] == []
     backend.bypasses.append(SLY)
-    (found,) = (await client.get("/api/v1/overview")).json()["bypasses"]
+    (found,) = (await client.get("/api/v1/bypasses")).json()["items"]
+    assert (await client.get("/api/v1/overview")).json()["bypasses"] == [found]
     assert found == {
         "id": "<b>sly</b>",
         "jobId": "0a000000",

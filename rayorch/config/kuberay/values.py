@@ -309,9 +309,10 @@ def group_from_text(text: str) -> dict[str, object]:
     if found is None:
         raise SpecError("groups", f"takes NAME=8xH100:MIN-MAX[:spot] or NAME=16cpu:MIN-MAX, got {text!r}")
     part = found.groupdict()
-    like = next((group for group in DEFAULT_GROUPS if group.name == part["name"]), None)
+    spot = part["spot"] is not None  # a default of the other kind selects nodes of the other kind
+    like = next((group for group in DEFAULT_GROUPS if (group.name, group.spot) == (part["name"], spot)), None)
     known: dict[str, object] = like.model_dump() if like is not None else {"name": part["name"]}
-    known |= {"min": int(part["min"]), "max": int(part["max"]), "spot": part["spot"] is not None}
+    known |= {"min": int(part["min"]), "max": int(part["max"]), "spot": spot}
     if part["cpus"] is not None:
         return known | {"cpu": part["cpus"], "gpus": 0, "model": None}
     return known | {"gpus": int(part["gpus"]), "model": part["model"]}

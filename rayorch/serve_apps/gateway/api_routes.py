@@ -45,6 +45,7 @@ from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output, wai
 from rayorch.serve_apps.gateway.jobs_form import with_packages_only
 from rayorch.serve_apps.gateway.json_views import (
     API_VERSION,
+    bypass_json,
     event_json,
     explain_json,
     node_json,
@@ -100,6 +101,7 @@ class ApiRoutes:
         add("/queues/{queue:path}", self.delete_queue, methods=["DELETE"])
         add("/nodes", self.nodes, methods=["GET"])
         add("/capacity", self.capacity, methods=["GET"])
+        add("/bypasses", self.bypasses, methods=["GET"])
         add("/nodes/{node}/devices", self.devices, methods=["GET"])
         add("/nodes/{node}/devices/{index}/clear", self.clear_device, methods=["POST"])
         add("/nodes/{node}/{verb}", self.change_node, methods=["POST"])
@@ -314,6 +316,11 @@ class ApiRoutes:
         """Node groups with what is under way in them, and what Ray's autoscaler has asked for."""
         view = await self._backend.overview()
         return JSONResponse({"apiVersion": API_VERSION, "kind": "Capacity", **capacity_json(view)})
+
+    async def bypasses(self) -> Response:
+        """Ray jobs that run or wait here and did not come through the queues."""
+        view = await self._recent.get()
+        return JSONResponse({"apiVersion": API_VERSION, "items": [bypass_json(b) for b in view.bypasses]})
 
     async def devices(self, node: str) -> Response:
         """Everything that was read last of a node's GPUs, from its agent."""
