@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,16 @@ class CrdServer:
             return getattr(self._objects, call)("ray.io", "v1", "default", *args, **kwargs)
         except self._refusal as error:
             raise Refused(int(error.status), str(error.reason), str(error.body)) from None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server hangs: connections are taken and nothing is answered."""
+        pid = int((self.folder / "apiserver.pid").read_text())
+        _signal(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            _signal(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """End both processes, by the ids that the start script has written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import threading
 import time
@@ -15,15 +16,19 @@ from rayorch.adapters.kuberay import (
     GROUPS_ANNOTATION,
     QUEUE_KEY,
     QUEUE_LABEL,
+    ApiError,
     ClusterState,
     KubeRayClient,
     KubeRaySettings,
+    api,
+    watch,
 )
 from rayorch.core.capacity import GroupName, NodeGroup
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, SpecError, StalePlanError
 from tests.instance import eventually
 from tests.kuberay.conftest import SPEEDS
+from tests.kuberay.crd_server import CrdServer
 from tests.kuberay.objects import ray_cluster, ray_job, worker_group
 from tests.kuberay.store import Refused, Thing
 
@@ -473,6 +478,70 @@ def test_changes_are_seen_until_the_watch_is_stopped(server: Any, client: KubeRa
         server.delete(CLUSTERS, "demo")
         eventually("the end", lambda: "was deleted" in str(news[-1]))
         assert isinstance(news[-1], ClusterError)
+    finally:
+        stop.set()
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_watch_from_a_version_long_gone_says_so(server: Any, client: KubeRayClient) -> None:
+    """Either at once or as its first event; the watch lists again in both cases (test_watch.py)."""
+    server.create(CLUSTERS, ray_cluster())
+    if server.name == "fake":
+        server.store.expire()
+    never = threading.Event()
+    follower = watch.Follower("cluster", client.api.list_clusters, client.api.watch_clusters, print, never)
+    with pytest.raises(ApiError) as expired:
+        follower._follow("1")
+    assert expired.value.status == 410
+
+
+def test_a_watch_ends_when_it_was_asked_to_and_brings_its_version_up_to_date(
+    server: Any, client: KubeRayClient
+) -> None:
+    server.create(CLUSTERS, ray_cluster(worker_group("gpu", 1)))
+    items, version = client.api.list_clusters()
+    assert [item["metadata"]["name"] for item in items] == ["demo"]
+    server.change(CLUSTERS, "demo", lambda thing: thing["spec"]["workerGroupSpecs"][0].update(replicas=2))
+    server.create(CLUSTERS, ray_cluster(name="other"))
+    events = [json.loads(line) for line in client.api.watch_clusters(version, 2).lines()]
+
+    changes = [event for event in events if event["type"] != "BOOKMARK"]
+    assert [(event["type"], event["object"]["metadata"]["name"]) for event in changes] == [("MODIFIED", "demo")]
+    assert all(event["object"]["metadata"]["resourceVersion"] for event in events)
+
+
+def test_a_server_that_hangs_is_unknown_and_then_known_again(real: CrdServer, tmp_path: Path) -> None:
+    real.create(CLUSTERS, ray_cluster(worker_group("gpu", 1)))
+    client = KubeRayClient(real.settings(tmp_path, connect_timeout_s=0.5, read_timeout_s=0.5))
+    client.observe()
+    with real.frozen():
+        for attempt in (client.observe, lambda: client.scale(change("gpu", 1, 2))):
+            with pytest.raises(ClusterError, match="could not read the RayCluster"):
+                attempt()
+    patient = KubeRayClient(real.settings(tmp_path))
+    assert patient.observe().groups[0].replicas == 1
+    patient.scale(change("gpu", 1, 2))
+    assert spec_of(real)[0]["replicas"] == 2
+
+
+def test_a_watch_whose_server_dies_without_a_word_is_unknown_in_the_end(
+    real: CrdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "WATCH_S", 1)
+    monkeypatch.setattr(api, "SILENCE_S", 1.0)
+    real.create(CLUSTERS, ray_cluster(worker_group("gpu", 1)))
+    client = KubeRayClient(real.settings(tmp_path, connect_timeout_s=1.0, read_timeout_s=1.0))
+    news: list[ClusterState | ClusterError] = []
+    stop = threading.Event()
+    thread = threading.Thread(target=client.watch, args=(news.append, stop))
+    thread.start()
+    try:
+        eventually("the first state", lambda: bool(news))
+        with real.frozen():
+            eventually("the silence is noticed", lambda: isinstance(news[-1], ClusterError))
+        real.change(CLUSTERS, "demo", lambda thing: thing["spec"]["workerGroupSpecs"][0].update(replicas=3))
+        eventually("the growth", lambda: _replicas(news[-1]) == 3)
     finally:
         stop.set()
         thread.join(30)

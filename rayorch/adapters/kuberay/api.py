@@ -25,6 +25,7 @@ JSON_PATCH = "application/json-patch+json"
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
+SILENCE_S = 10.0  # how long a watch may last beyond its end
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -180,8 +181,8 @@ class Api:
             allow_watch_bookmarks=True,
             resource_version=version,
             timeout_seconds=timeout_s,
-            # A server that has died without a word is noticed after its own end of the watch.
-            _request_timeout=(self.settings.connect_timeout_s, timeout_s + self.settings.read_timeout_s),
+            # The server ends the watch by itself: one that has said nothing for longer has died, or the network has.
+            _request_timeout=(self.settings.connect_timeout_s, timeout_s + SILENCE_S),
             **selectors,
         )
         return Stream(response)

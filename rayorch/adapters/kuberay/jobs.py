@@ -9,7 +9,7 @@ from rayorch.adapters.kuberay.instances import POD_CLUSTER
 from rayorch.adapters.kuberay.models import RayJob
 
 QUEUE_KEY = "rayorch.queue"  # in the metadata of the job, as `ray job submit --metadata-json` has it
-QUEUE_LABEL = "rayorch.io/queue"  # on the object
+QUEUE_LABEL = "rayorch.io/queue"  # there as well, or on the object
 OVER = ("Complete", "Failed", "ValidationFailed")
 
 
@@ -17,7 +17,7 @@ OVER = ("Complete", "Failed", "ValidationFailed")
 class JobView:
     """A RayJob. `job_id`: Ray's submission id, empty before it was submitted.
 
-    `queue`: from the job's metadata `rayorch.queue` or the object's label `rayorch.io/queue`; empty without either.
+    `queue`: from the job's metadata (`rayorch.queue`, `rayorch.io/queue`) or the object's label; empty without any.
     `status`: Ray's word (RUNNING); `deployment_status`: KubeRay's (Running, Suspended); both empty at first.
     """
 
@@ -49,11 +49,12 @@ def _clusters(job: RayJob) -> tuple[str, ...]:
 
 
 def _view(job: RayJob) -> JobView:
-    meta = job.metadata
+    meta, said = job.metadata, job.spec.metadata
+    named = (said.get(QUEUE_KEY), said.get(QUEUE_LABEL), meta.labels.get(QUEUE_LABEL))
     return JobView(
         name=meta.name,
         job_id=job.status.job_id or job.spec.job_id,
-        queue=job.spec.metadata.get(QUEUE_KEY) or meta.labels.get(QUEUE_LABEL, ""),
+        queue=next((queue for queue in named if queue), ""),
         status=job.status.job_status,
         deployment_status=job.status.job_deployment_status,
         submission_mode=job.spec.submission_mode,

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WATCH_S = 240  # the server ends a watch after this; a new one begins at the last version
+WATCH_S = 60  # the server ends a watch after this; a new one begins at the last version
 BACK_OFF_S = 0.5
 BACK_OFF_MAX_S = 30.0
 NO_PODS_RETRY_S = 60.0  # how often the right to read pods is tried again
-GATHER_S = 0.05  # changes that come within it are reported together
+GATHER_S = 0.1  # changes that come within it are reported together
 EXPIRED = 410
 NO_PODS = (403, 404)
 STOP_POLL_S = 0.25
