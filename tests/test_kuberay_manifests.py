@@ -217,6 +217,7 @@ def test_the_documents_name_the_cluster_and_are_good() -> None:
     settings = cluster.to_core()
     assert (settings.node_provider, settings.topology) == ("kuberay", ("zone", "rack"))
     assert settings.kuberay is not None and settings.kuberay.cluster == "main"
+    assert settings.load_profile().lease_s == 120.0, "shorter than it takes to replace a head's pod, Redis helps nobody"
     assert [pool.name for pool in settings.pools] == [group.name for group in values.groups]
     queues = load_documents(data["queues.yaml"])
     assert [q.to_core().id for q in queues if isinstance(q, QueueDocument)] == ["research", "research/nlp"]
@@ -313,6 +314,7 @@ BAD = [
     ({"head": {"cpu": -1}}, "head.cpu"),
     ({"levels": ["a b"]}, "levels[0]"),
     ({"network": {"clientLabel": "a/b/c"}}, "network.clientLabel"),
+    ({"lease": "1s"}, ""),
     ({"groups": []}, ""),
     ({"groups": [{"name": "a", "min": -1}]}, "groups[0].min"),
     ({"groups": [{"name": "a", "min": 3, "max": 2}]}, "groups[0]"),

@@ -70,6 +70,7 @@ def documents(values: KubeRayValues) -> Manifest:
         )
         for group in values.groups
     ]
+    timing: dict[str, Json] = {} if values.lease_s is None else {"timing": {"lease": f"{values.lease_s:g}s"}}
     cluster: Json = {
         "apiVersion": "rayorch/v1",
         "kind": "Cluster",
@@ -79,6 +80,7 @@ def documents(values: KubeRayValues) -> Manifest:
             "nodeProvider": "kuberay",
             "kuberay": {"cluster": values.cluster, "namespace": values.namespace},
             "nodePools": pools,
+            **timing,
         },
     }
     gpus = sum(group.gpus * group.max * group.hosts for group in values.groups)

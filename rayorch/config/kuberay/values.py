@@ -26,6 +26,10 @@ MAX_GROUP_NAME = 40
 MAX_GROUPS = 100
 MAX_REPLICAS = 10_000
 MAX_GPUS = 64
+OUTAGE_S = 120.0
+"""A head's pod is usually replaced within this time: where Redis keeps Ray's state, gangs with a lease as long outlive
+it. The price: a gang that lost a node, or contact, begins again only after its lease."""
+MIN_LEASE_S = 5.0
 DRAIN_S = 30
 """Ray drains a node for so long after SIGTERM (`RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S`)."""
 
@@ -246,6 +250,7 @@ class KubeRayValues(Model):
 
     `image`: has Ray `ray_version` and rayorch, for head, workers and submitters alike. `levels`: topology levels from
     the outermost inwards; a group's nodes are in the domain that its label `rayorch.io/<level>` names.
+    `lease`: how long an attempt lives without contact to the head; None: OUTAGE_S with Redis, else rayorch's default.
     `storage_path`: where training keeps its checkpoints, reachable from every node (s3://…, or a mounted folder).
     """
 
@@ -257,6 +262,7 @@ class KubeRayValues(Model):
     mode: Mode = Field(default=Mode.OURS, strict=False)
     queue: QueuePath = "research"
     storage_path: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    lease: Duration | None = None
     levels: Items[Level] = ("zone", "rack")
     head: HeadValues = HeadValues()
     journal: JournalValues = JournalValues()
@@ -278,11 +284,18 @@ class KubeRayValues(Model):
             raise ValueError("groups: headgroup is KubeRay's name for the head")
         if self.mode is Mode.RAY and any(group.spares for group in self.groups):
             raise ValueError("groups: spares are kept by rayorch only, and in mode ray Ray's autoscaler decides")
+        if self.lease is not None and self.lease < MIN_LEASE_S:
+            raise ValueError(f"lease: at least {MIN_LEASE_S:g} s, got {self.lease:g}")
         if not self.redis.enabled and self.redis.address:
             raise ValueError("redis.address: is given, but redis is not enabled")
         if self.gateway.port in (8265, 8000, 8080, 10001, 52365):
             raise ValueError(f"gateway.port: {self.gateway.port} is one of Ray's own")
         return self
+
+    @property
+    def lease_s(self) -> float | None:
+        """The lease to be written down, None for rayorch's own default."""
+        return OUTAGE_S if self.lease is None and self.redis.enabled else self.lease
 
     def redis_off(self) -> RedisValues:
         """The same without Redis: a second cluster must not share the first one's store."""
