@@ -25,6 +25,7 @@ from rayorch.core.events import (
     Submitted,
 )
 from rayorch.core.lifecycle import Move
+from rayorch.core.planning.draft import OWED_S
 from rayorch.core.reports import CheckpointCommitted
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
@@ -167,7 +168,8 @@ def check_models(snapshot: Snapshot) -> tuple[Violation, ...]:
     wishes = {w.id: w.spec.accelerators for w in snapshot.workloads if w.spec.accelerators}
     for allocation in snapshot.allocations:
         wished = wishes.get(allocation.workload)
-        used = {models[m.node] for m in allocation.members if m.bundle.gpu_units and m.node in models}
+        staying = [m for m in allocation.members if m.phase is not MemberPhase.RELEASING]
+        used = {models[m.node] for m in staying if m.bundle.gpu_units and m.node in models}
         if wished is not None and (len(used) > 1 or not used <= set(wished)):
             detail = f"holds GPUs of {sorted(used)}, and wants one of {list(wished)}"
             found.append(Violation(2, allocation.workload, detail))
@@ -243,7 +245,7 @@ def check_orphans(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: st
 
 def check_plan(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     """All that can be judged from a snapshot and the plan that was made on it."""
-    return (*check_beneficiaries(plan), *check_reserved_head(snapshot, plan), *check_reasons(snapshot, plan))
+    return (*check_beneficiaries(snapshot, plan), *check_reserved_head(snapshot, plan), *check_reasons(snapshot, plan))
 
 
 def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
@@ -255,6 +257,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
     """
     owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
     owed |= {w.release_for for w in snapshot.workloads}
+    owed |= {w.yielded_to for w in snapshot.workloads if snapshot.now_s - (w.requeued_s or 0.0) <= OWED_S}
     starts = [d for d in plan.decisions if isinstance(d, Start)]
     reserves = [d for d in plan.decisions if isinstance(d, Reserve)]
     found = []
@@ -262,7 +265,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
     promised = [m for r in reserves if r.from_release for m in r.members]
     new = [m for s in starts for m in s.members]
     new += [m for d in plan.decisions if isinstance(d, Resize) for m in d.add]
-    staying = _staying(snapshot, plan)
+    staying = staying_members(snapshot, plan)
     for node in sorted({m.node for m in promised}):
         amount = total(m.bundle for m in (*staying, *promised, *new) if m.node == node)
         if not amount.fits_in(totals.get(node, Resources())):
@@ -282,7 +285,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
     return tuple(found)
 
 
-def _staying(snapshot: Snapshot, plan: Plan) -> list[Member]:
+def staying_members(snapshot: Snapshot, plan: Plan) -> list[Member]:
     """The members that neither are on their way out nor are sent away by the plan."""
     leaving = {w.id for w in snapshot.workloads if w.state is State.STOPPING}
     leaving |= {d.workload for d in plan.decisions if isinstance(d, Stop)}
@@ -299,13 +302,19 @@ def _staying(snapshot: Snapshot, plan: Plan) -> list[Member]:
     ]
 
 
-def check_beneficiaries(plan: Plan) -> tuple[Violation, ...]:
-    """7: nobody is evicted or shrunk for somebody who then has no place."""
+def check_beneficiaries(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    """7: nobody is evicted or shrunk for somebody who then has no place.
+
+    Who is stopping already may get another order, a shorter one where a node is lost: that decides nothing anew.
+    """
+    stopping = {w.id for w in snapshot.workloads if w.state is State.STOPPING}
     placed = {d.workload for d in plan.decisions if isinstance(d, Start | Reserve)}
     placed |= {d.workload for d in plan.decisions if isinstance(d, Resize) and d.add}
     found = []
     for decision in plan.decisions:
         beneficiary: WorkloadId | None = None
+        if isinstance(decision, Stop) and decision.workload in stopping:
+            continue
         if isinstance(decision, Stop) and decision.order.cause in EVICTIONS:
             beneficiary = decision.order.beneficiary
             if beneficiary is None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rayorch.core.adoption import adopt_world, leftovers
 from rayorch.core.allocations import Allocations
+from rayorch.core.bound_devices import bundle_of
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.codec import decode, encode
@@ -36,6 +37,7 @@ from rayorch.core.types import (
     WorkloadSpec,
     group_name,
 )
+from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.controller import SimController
 from rayorch.sim.faults import (
     Actor,
@@ -74,7 +76,8 @@ class SimCluster:
     """Implements `core.cluster.Cluster`. See the module's docstring.
 
     `journal` is what survives the queue owner, `history` the same events as values. `checks` is called at every step
-    and after every tick. `provider`: who adds and removes nodes, besides those that are there from the start.
+    and after every tick. `provider`: who adds and removes nodes, besides those that are there from the start;
+    `autoscaler`: who changes its counts, None: we do.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class SimCluster:
         tick_s: float = 0.5,
         start_s: float = 1000.0,
         provider: SimProvider | None = None,
+        autoscaler: SimAutoscaler | None = None,
     ) -> None:
         self.profile = profile
         self.instance = instance
@@ -113,8 +117,8 @@ class SimCluster:
         self._synced = False
         self.scaling: SimScaling | None = None
         if provider is not None:
-            provider.world = self.world
-            self.scaling = SimScaling(self, provider)
+            provider.begin(self.world, start_s)
+            self.scaling = SimScaling(self, provider, autoscaler)
         self.controller = SimController(self, decide)
         for spec in queues:
             self.record(self.tree.set_queue(spec, self.now_s))
@@ -295,7 +299,7 @@ class SimCluster:
                 continue
             seats = self._seats(workload, attempt, surplus)
             name = group_name(self.instance, workload, attempt, surplus)
-            bundles = tuple((m.node, m.bundle) for m in seats)
+            bundles = tuple((m.node, bundle_of(m)) for m in seats)
             self.call(
                 Actor.ALLOCATOR,
                 Actor.RAY,
@@ -425,7 +429,7 @@ class SimCluster:
         self.now_s += self.tick_s
         self._deliver_late()
         if self.scaling is not None:
-            self.scaling.provider.tick(self.now_s)
+            self.scaling.tick(self.now_s)
         self.world.tick(self.now_s)
         self._observe()
         self.attempts.tick(self.now_s, self.tick_s, self)

@@ -191,6 +191,8 @@ class SimController:
     def _scale(self, scale: Scale) -> Outcome:
         """Each change of a node group on its own: one that is refused keeps no other back."""
         cluster = self._cluster
+        if cluster.scaling is not None:
+            cluster.scaling.demand(scale)
         refused = []
         for change in scale.changes:
             try:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rayorch.core.capacity import GroupName, Instance, InstancePhase, NodeGroup, Provider
+from rayorch.core.capacity import GroupName, Instance, InstancePhase, NodeGroup
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import AdmissionError, ClusterError, StalePlanError
 from rayorch.core.types import UNIT, Device, NodeHealth, NodeId, NodeSpec
@@ -87,14 +87,17 @@ class SimMachine:
     until_s: float = 0.0
     reason: str = ""
 
+    @property
+    def leaving(self) -> bool:
+        """It is being taken away."""
+        return self.phase is InstancePhase.LEAVING
+
 
 class SimProvider:
     """See the module's docstring. `patches`, `removals`: all that happened, for checkers."""
 
-    kind = Provider.OURS
-
     def __init__(self, groups: Mapping[NodeGroup, GroupPlay], seed: int = 0) -> None:
-        self.world = SimWorld(())  # the cluster that it is given to puts its own here
+        self.world = SimWorld(())  # until it is given one
         self.groups = {group.name: replace(group, instances=()) for group in groups}
         self.plays = {group.name: play for group, play in groups.items()}
         self.machines: dict[str, SimMachine] = {}
@@ -107,6 +110,17 @@ class SimProvider:
         self._numbers = dict.fromkeys(self.groups, 0)
         self._outage = (0.0, "")
         self._stale: tuple[float, tuple[NodeGroup, ...]] = (0.0, ())
+
+    def begin(self, world: SimWorld, now_s: float) -> None:
+        """Provide for this world. The machines that the counts promise are nodes already."""
+        self.world = world
+        for name in sorted(self.groups):
+            group = self.groups[name]
+            for _ in range(group.replicas):
+                self._make(group, now_s)
+        for machine in self.machines.values():
+            machine.due_s = now_s
+            self._come_up(machine, now_s)
 
     def made(self, group: GroupName) -> int:
         """How many machines of the group were ever made."""
@@ -175,6 +189,10 @@ class SimProvider:
     def set_replicas(self, group: GroupName, to: int, now_s: float) -> None:
         """Somebody else writes the replica count, and names nobody."""
         self._patch(self.groups[group], to, now_s, False)
+
+    def name_for_removal(self, instance: str) -> None:
+        """Somebody else who lowers the count says which machine is to go."""
+        self._to_delete[self.machines[instance].group].add(instance)
 
     def edit(self, group: NodeGroup) -> None:
         """Somebody else changes a group's limits or properties; its replica count stays."""
@@ -275,8 +293,11 @@ class SimProvider:
                 self.plays[machine.group] = replace(play, fails=play.fails - 1)
                 machine.phase, machine.changed_s, machine.reason = InstancePhase.FAILED, now_s, play.fail_reason
                 return
-            machine.phase, machine.ready_s, machine.changed_s, machine.reason = InstancePhase.RUNNING, now_s, now_s, ""
-            self.world.add_node(node_of(self.groups[machine.group], machine.name))
+            self._come_up(machine, now_s)
+
+    def _come_up(self, machine: SimMachine, now_s: float) -> None:
+        machine.phase, machine.ready_s, machine.changed_s, machine.reason = InstancePhase.RUNNING, now_s, now_s, ""
+        self.world.add_node(node_of(self.groups[machine.group], machine.name))
 
     def _scheduled(self, group: GroupName) -> int:
         return sum(1 for m in self.machines.values() if m.group == group and m.due_s is not None)

@@ -11,7 +11,7 @@ losing its place was too much; what can't be taken away without that was needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rayorch.core.capacity import Capacity, GroupName, GroupState, InstancePhase, NodeGroup, Provider
@@ -22,9 +22,15 @@ from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
-from rayorch.core.types import NodeHealth, NodeId, NodeSpec, Resources, State, WorkloadId
-from rayorch.sim.checkers import Violation
+from rayorch.core.types import Allocation, NodeHealth, NodeId, NodeSpec, Resources, State, WorkloadId
+from rayorch.sim.checkers import Violation, staying_members
 from rayorch.sim.groups import Patch, Removal, node_of
+
+Place = tuple[int, WorkloadId]
+"""One waiting gang, or one seat more for a running one, by its place in the order of those that wait."""
+
+LONG_DRAIN_S = 300.0
+"""A drain with a longer deadline is a person's, and no notice of a spot machine's end."""
 
 
 def check_scale(snapshot: Snapshot, plan: Plan, idle_s: float) -> tuple[Violation, ...]:
@@ -136,7 +142,9 @@ class _View:
                 made = [node_of(group, f"{group.name}-added{number}-{host}") for host in range(group.hosts)]
                 added.append((group.name, tuple(made)))
         coming = [
-            node for state in snapshot.capacity.groups for node in _coming(state, cancelled.get(state.group.name, 0))
+            node
+            for state in snapshot.capacity.groups
+            for node in _coming(snapshot, state, cancelled.get(state.group.name, 0))
         ]
         return _View(
             snapshot,
@@ -149,10 +157,13 @@ class _View:
             tuple(added),
         )
 
-    def seated(self, extra: Iterable[NodeSpec], without: frozenset[NodeId] = frozenset()) -> frozenset[WorkloadId]:
+    def seated(self, extra: Iterable[NodeSpec], without: frozenset[NodeId] = frozenset()) -> frozenset[Place]:
         """The waiting gangs that find a place, each whole, in their order: on what is free and on `extra` nodes."""
+        extra = tuple(extra)
         nodes = (*(n for n in self.room_nodes if n.id not in without), *extra)
-        room = Room.of(nodes, self.snapshot.allocations, self.snapshot.now_s)
+        staying = tuple(staying_members(self.snapshot, self.plan))  # what is leaving is as good as gone
+        books = Allocation(WorkloadId(""), 0, staying, 0.0, 0.0)
+        room = Room.of(nodes, (books,), self.snapshot.now_s)
         for decision in self.plan.decisions:
             members = decision.members if isinstance(decision, Start) else ()
             members = decision.add if isinstance(decision, Resize) else members
@@ -162,16 +173,34 @@ class _View:
                 if room.fits(member.node, member.bundle):
                     room.take(member.node, member.bundle)
         topology = Topology.of(nodes)
+        added = frozenset(node.id for node in self.all_added)
+        coming = {node.id: 1 for node in extra}
+        order = self.plan.positions
         found = set()
-        for id, shape in self.gangs:
+        for place, (id, shape) in sorted(enumerate(self.gangs), key=lambda gang: (self._turn(gang[1][0]), gang[0])):
             bundles = [bundle for bundle, count in shape.bundles for _ in range(count)]
-            closed = frozenset(node for node, holder in self.closed.items() if holder != id)
-            places = find(shape.loose, _search(room, topology, closed))
+            # A head's nodes are closed to those behind it.
+            behind = order.get(id, len(order) + 1)
+            closed = frozenset(n for n, holder in self.closed.items() if holder != id and order.get(holder, 0) < behind)
+            mine = {c.group for c in self.scale.changes if id in c.beneficiaries}
+            new = coming | {n.id: 2 if group in mine else 3 for group, nodes in self.added for n in nodes}
+            places = None
+            for shut in (closed | added, closed):  # of several models one that needs nothing added goes first
+                places = places or find(shape.loose, _search(room, topology, shut, new, shape.gpu_units))
             if places is not None:
-                found.add(id)
+                found.add((place, id))
                 for bundle, node in zip(bundles, places, strict=True):
                     room.take(node, bundle)
         return frozenset(found)
+
+    def _turn(self, id: WorkloadId) -> int:
+        """Who has a place on what exists or is coming keeps it; then come those whom the plan adds nodes for."""
+        if any(
+            id in change.beneficiaries for change in self.scale.changes if change.to_replicas > change.from_replicas
+        ):
+            return 1
+        waits = self.plan.waits.get(id)
+        return 0 if waits is None or WaitReason.PROVISIONING in {wait.reason for wait in waits} else 2
 
     @property
     def all_added(self) -> tuple[NodeSpec, ...]:
@@ -179,13 +208,27 @@ class _View:
         return tuple(node for _, nodes in self.added for node in nodes)
 
 
-def _coming(state: GroupState, cancelled: int) -> Iterator[NodeSpec]:
-    """Nodes that the group's open order has not delivered yet."""
-    if state.order is None:
+def _coming(snapshot: Snapshot, state: GroupState, cancelled: int) -> Iterator[NodeSpec]:
+    """Nodes that the group's count promises and that are not there: they are on their way, whoever asked for them.
+
+    What a provider is taking away of its own accord it replaces. A group that is backed off promises nothing.
+    """
+    group, now_s = state.group, snapshot.now_s
+    if state.back_off is not None and now_s < state.back_off.until_s:
         return
-    group = state.group
-    there = [i for i in group.instances if i.phase is InstancePhase.RUNNING]
-    for number in range((state.order.to_replicas - cancelled) * group.hosts - len(there)):
+    leaving = {i.name for i in group.instances if i.phase is InstancePhase.LEAVING}
+    leaving |= {
+        n.instance
+        for n in snapshot.nodes
+        if group.spot and n.health is NodeHealth.DRAINING and (n.drain_deadline_s or now_s) < now_s + LONG_DRAIN_S
+    }
+    there = [n for n in snapshot.nodes if n.group == group.name and n.health is not NodeHealth.LOST]
+    staying = sum(n.instance not in leaving for n in there)
+    failed = sum(i.phase is InstancePhase.FAILED for i in group.instances)
+    target = (group.replicas if state.shrinks_to is None else state.shrinks_to) - cancelled
+    if state.order is not None and state.shrinks_to is None:  # its patch may be on its way still
+        target = max(target, state.order.to_replicas - cancelled)
+    for number in range(target * group.hosts - staying - failed):
         yield node_of(group, f"{group.name}-coming{number}")
 
 
@@ -195,18 +238,26 @@ def _shape(snapshot: Snapshot, demand: GangDemand) -> Shape:
     if workload.state is State.PENDING:
         return gang_of(workload.spec).shape
     bundles = tuple((bundle, 1) for bundle in demand.bundles)
-    near = tuple(sorted({m.node for a in snapshot.allocations if a.workload == workload.id for m in a.members}))
+    staying = {node.id for node in snapshot.nodes if node.health in (NodeHealth.OK, NodeHealth.CORDONED)}
+    held = {m.node for a in snapshot.allocations if a.workload == workload.id for m in a.members}
+    near = tuple(sorted(held & staying))
     return Shape(bundles, demand.topology, False, near if demand.topology.required is not None else ())
 
 
-def _search(room: Room, topology: Topology, closed: frozenset[NodeId]) -> Search:
-    def tightest(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (free.gpu_units,)
+def _search(room: Room, topology: Topology, closed: frozenset[NodeId], new: Mapping[NodeId, int], need: int) -> Search:
+    """What exists first, then what is on its way (`new` 1), what is added for it (2), and for others (3)."""
 
-    def fullest(domain: Domain) -> SortKey:
-        return (sum(room.gpu_units(node) for node in domain.nodes),)
+    def known_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        return (new.get(node, 0), free.gpu_units)
 
-    return Search((room,), topology, tightest, fullest, closed)
+    def least_added(domain: Domain) -> SortKey:
+        free = [0, 0, 0, 0]
+        for node in domain.nodes:
+            if node not in closed:
+                free[new.get(node, 0)] += room.gpu_units(node)
+        return (max(0, need - free[0] - free[1]), max(0, need - free[0]), sum(free))
+
+    return Search((room,), topology, known_first, least_added, closed)
 
 
 # ---------------------------------------------------------------- growth and shrink
@@ -225,7 +276,7 @@ def check_growth(view: _View) -> Iterator[Violation]:
     served = view.seated((*view.coming, *view.all_added))
     mins = {state.group.name: state.group.min_replicas for state in view.snapshot.capacity.groups}
     for change in growths:
-        lost = sorted(set(change.beneficiaries) - served)
+        lost = sorted(set(change.beneficiaries) - {id for _, id in served})
         if lost:
             yield Violation(16, change.group, f"grows for {lost}, which find no place even so")
         one = next(i for i, (name, _) in enumerate(view.added) if name == change.group)
@@ -257,7 +308,9 @@ def check_shrink(view: _View, idle_s: float) -> Iterator[Violation]:
         before = view.seated((*extra, *_cancelled(view, change, group)))
         lost = before - view.seated(extra, frozenset(change.nodes))
         if lost:
-            yield Violation(17, change.group, f"is to lose {change.instances}, which {sorted(lost)} need")
+            yield Violation(
+                17, change.group, f"is to lose {change.instances}, which {sorted(id for _, id in lost)} need"
+            )
 
 
 def _must_stay(node: NodeSpec | None, held: bool, now_s: float, after_s: float) -> Iterator[str]:
@@ -306,10 +359,10 @@ def check_capacity_waits(view: _View) -> Iterator[Violation]:
     snapshot, plan = view.snapshot, view.plan
     states = snapshot.capacity.groups
     growing = {id for c in view.scale.changes if c.to_replicas > c.from_replicas for id in c.beneficiaries}
-    open_orders = any(s.order is not None for s in states)
+    on_their_way = bool(view.coming) or any(s.order is not None for s in states)
     now_s = snapshot.now_s
     true = {
-        WaitReason.PROVISIONING: open_orders or bool(growing),
+        WaitReason.PROVISIONING: on_their_way or bool(growing),
         WaitReason.CAPACITY_REFUSED: any(s.back_off and s.back_off.until_s > now_s for s in states),
         WaitReason.CAPACITY_UNKNOWN: bool(snapshot.capacity.error),
     }
@@ -329,17 +382,14 @@ def check_capacity_waits(view: _View) -> Iterator[Violation]:
 # ---------------------------------------------------------------- the provider's own history
 
 
-def check_patches(
-    patches: Iterable[Patch], removals: Iterable[Removal], groups: Iterable[NodeGroup]
-) -> tuple[Violation, ...]:
-    """15, 17: what we asked of the groups, by what they are like now, and what went because of it."""
-    known = {group.name: group for group in groups}
+def check_patches(patches: Iterable[Patch], removals: Iterable[Removal]) -> tuple[Violation, ...]:
+    """17: nothing that holds a placement group went because we named it; 15: what we asked for makes sense at all."""
     found = []
     for patch in patches:
-        if patch.ours and patch.to_replicas > max(patch.from_replicas, known[patch.group].max_replicas):
-            found.append(Violation(15, patch.group, f"was grown to {patch.to_replicas}, beyond its maximum"))
-        if patch.ours and patch.to_replicas < min(patch.from_replicas, known[patch.group].min_replicas):
-            found.append(Violation(15, patch.group, f"was shrunk to {patch.to_replicas}, below its minimum"))
+        if patch.ours and (patch.to_replicas < 0 or patch.to_replicas == patch.from_replicas):
+            found.append(Violation(15, patch.group, f"was patched from {patch.from_replicas} to {patch.to_replicas}"))
+        if patch.ours and patch.to_replicas < patch.from_replicas and not patch.instances:
+            found.append(Violation(17, patch.group, "was shrunk without naming who goes: the operator chooses"))
     found += [Violation(17, r.instance, f"was taken from {r.busy}") for r in removals if r.named and r.busy]
     return tuple(found)
 

@@ -29,6 +29,7 @@ from rayorch.core.types import (
     WorkloadSpec,
 )
 from rayorch.policies.default import DEFAULT
+from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.cluster import SimCluster
 from rayorch.sim.faults import Actor
 from rayorch.sim.groups import LEVELS, GroupPlay, SimProvider
@@ -267,6 +268,7 @@ class MakeCluster(Protocol):
         profile: Profile,
         tick_s: float,
         provider: SimProvider,
+        autoscaler: SimAutoscaler | None,
     ) -> SimCluster:
         """A cluster at rest."""
         ...
@@ -275,7 +277,8 @@ class MakeCluster(Protocol):
 class Scenario(_Model):
     """A whole file. `about`: what happens and what is right, in a sentence. `cases`: where it was seen.
 
-    `end`: what must be true when everything has ended and the groups had time to come to rest, within `limit_s`.
+    `counts_are`: "ours" to change, or "ray's", whose autoscaler hears our demand. `end`: what must be true when
+    everything has ended and the groups had time to come to rest, within `limit_s`.
     """
 
     about: str
@@ -283,6 +286,7 @@ class Scenario(_Model):
     nodes: list[NodeText] = []
     queues: list[QueueText] = [QueueText(name="q")]
     groups: dict[str, GroupText]
+    counts_are: Literal["ours", "ray's"] = "ours"
     timing: Timing = Timing()
     tick_s: float = 1.0
     seed: int = 0
@@ -298,12 +302,14 @@ class Scenario(_Model):
     def cluster(self, make: MakeCluster) -> SimCluster:
         """The cluster before anything has happened."""
         groups = {text.to_core(name): text.play.over(GroupPlay()) for name, text in self.groups.items()}
+        provider = SimProvider(groups, self.seed)
         return make(
             tuple(node.to_core() for node in self.nodes),
             tuple(queue.to_core() for queue in self.queues),
             profile=replace(DEFAULT, name="scenario", **self.timing.model_dump()),
             tick_s=self.tick_s,
-            provider=SimProvider(groups, self.seed),
+            provider=provider,
+            autoscaler=SimAutoscaler(provider) if self.counts_are == "ray's" else None,
         )
 
     def play(self, cluster: SimCluster) -> Iterator[tuple[Step, list[str]]]:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rayorch.core.bound_devices import named
+from rayorch.core.device_binding import devices_of
 from rayorch.core.errors import ClusterError
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatInUse, StepReported
@@ -238,7 +240,9 @@ class SimAttempts:
         elif child.spec.kind is Kind.SERVE:
             self._serve(child, runner, grant, now_s)
         elif any(not self._seat_stands(seat) for seat in child.seats):
-            self._exit(child, CRASH_CODE, now_s)
+            # Where none stands any more there is no process left that could say how it ended.
+            left = any(self._seat_stands(seat) for seat in child.seats)
+            self._exit(child, CRASH_CODE if left else None, now_s)
         elif not self._obey(child, runner, grant, now_s):
             self._progress(child, now_s, dt_s)
 
@@ -298,14 +302,17 @@ class SimAttempts:
                 numbers = [seat.surplus, *range(1, len(ours) + 2)]
                 names = [group_name(self.instance, child.spec.id, child.attempt, number) for number in numbers]
                 name = next(name for name in names if name not in ours)
-                ours[name] = self.world.create_group(name, ((NodeId(seat.node_id), seat.resources),), now_s)
+                bundle = named(seat.resources, seat.devices) if seat.devices else seat.resources
+                ours[name] = self.world.create_group(name, ((NodeId(seat.node_id), bundle),), now_s)
         while len(ours) > len(grant.seats) and not child.work.deaf:
             oldest = min(ours.values(), key=lambda g: g.group_id)  # seldom the one that was taken from the grant
             self.world.remove_group(oldest.group_id)
             del ours[oldest.name]
+        role = child.spec.roles[0].name
         runner.in_use = tuple(
-            SeatInUse(child.spec.roles[0].name, group.bundles[0][0], group.group_id, name)
+            SeatInUse(role, node, group.group_id, name, devices=devices_of(bundle), exact=bool(devices_of(bundle)))
             for name, group in sorted(ours.items())
+            for node, bundle in group.bundles[:1]
         )
         runner.applied_version = grant.version if len(ours) <= len(grant.seats) else runner.applied_version
         asked = [count for from_s, count in child.work.demand if from_s <= now_s - self.start_s]
@@ -342,12 +349,13 @@ class SimAttempts:
 
 
 def _free_seats(grant: Grant, groups: Iterable[SimGroup]) -> list[Seat]:
-    """Seats on which no replica is. Serve counts by node; which of a node's seats a replica has means nothing to it."""
-    used = [group.bundles[0][0] for group in groups]
+    """Seats on which no replica is. Serve counts by node; which of a node's seats a replica has means nothing to it
+    where they have no particular devices."""
+    used = [(group.bundles[0][0], devices_of(group.bundles[0][1])) for group in groups]
     free = []
     for seat in grant.seats:
-        if seat.node_id in used:
-            used.remove(NodeId(seat.node_id))
+        if (seat.node_id, seat.devices) in used:
+            used.remove((NodeId(seat.node_id), seat.devices))
         else:
             free.append(seat)
     return free

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.adoption import WorldGroup
+from rayorch.core.device_binding import devices_of, split_devices
 from rayorch.core.room import Room
 from rayorch.core.types import (
+    UNIT,
     Allocation,
     Member,
     MemberPhase,
@@ -120,10 +122,20 @@ class SimWorld:
         # Ray starts nothing on a draining node.
         room = Room.of(self._nodes.values(), _as_allocations(self._groups.values()), now_s)
         for node, bundle in group.bundles:
-            if not room.fits(node, bundle):
+            rest, _ = split_devices(bundle)
+            if not room.fits(node, rest):
                 return False
-            room.take(node, bundle)
-        return True
+            room.take(node, rest)
+        return self._names_are_free(group)
+
+    def _names_are_free(self, group: SimGroup) -> bool:
+        """Whether the devices that it names are free: Ray counts the names like any resource."""
+        taken: dict[tuple[NodeId, int], int] = {}
+        for other in (*(g for g in self._groups.values() if g.created), group):
+            for node, bundle in other.bundles:
+                for device, units in split_devices(bundle)[1]:
+                    taken[node, device] = taken.get((node, device), 0) + units
+        return all(units <= UNIT for units in taken.values())
 
     # ------------------------------------------------------------ nodes
 
@@ -138,13 +150,18 @@ class SimWorld:
             by_s = deadline_s if spec.drain_deadline_s is None else min(deadline_s, spec.drain_deadline_s)
             self._nodes[node] = replace(spec, health=NodeHealth.DRAINING, reason=reason, drain_deadline_s=by_s)
 
+    def busy(self, node: NodeId) -> str:
+        """Why Ray would not let the node go; empty when it is idle."""
+        holders = self.holders(node)
+        return f"in use by {', '.join(holders)}" if holders else ""
+
     def drain_idle(self, node: NodeId, now_s: float, reason: str) -> str:
         """Ask Ray to end a node that is idle. Empty when it does: the node exits at once; otherwise why not."""
         if node not in self._nodes:
             return ""
-        busy = self.holders(node)
-        if busy:
-            return f"in use by {', '.join(busy)}"
+        why = self.busy(node)
+        if why:
+            return why
         self.drain(node, now_s, reason)
         self._exiting.append(node)
         return ""
@@ -192,7 +209,8 @@ def _as_allocations(groups: Iterable[SimGroup]) -> list[Allocation]:
     for group in groups:
         if group.created:
             members = tuple(
-                Member("", i, node, bundle, 0, i, MemberPhase.READY) for i, (node, bundle) in enumerate(group.bundles)
+                Member("", i, node, split_devices(bundle)[0], 0, i, MemberPhase.READY, devices=devices_of(bundle))
+                for i, (node, bundle) in enumerate(group.bundles)
             )
             out.append(Allocation(WorkloadId(group.group_id), 0, members, 0.0, 0.0))
     return out

@@ -12,6 +12,7 @@ from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import Kind, NodeSpec, QueueSpec, State, WorkloadId
 from rayorch.policies.default import DEFAULT
+from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.checkers import Violation, check_history, check_live, check_plan, check_replay
 from rayorch.sim.cluster import SimCluster
 from rayorch.sim.faults import Faults
@@ -37,8 +38,11 @@ class CheckedCluster(SimCluster):
         history_every: int = 1,
         tick_s: float = 0.5,
         provider: SimProvider | None = None,
+        autoscaler: SimAutoscaler | None = None,
     ) -> None:
-        super().__init__(nodes, queues, profile, plan, works, faults, tick_s=tick_s, provider=provider)
+        super().__init__(
+            nodes, queues, profile, plan, works, faults, tick_s=tick_s, provider=provider, autoscaler=autoscaler
+        )
         self._history_every = history_every
         self._ticks = 0
         self._first_seen: dict[str, float] = {}
@@ -103,7 +107,7 @@ class CheckedCluster(SimCluster):
             self._judged += 1
         if self.scaling is not None:
             provider = self.scaling.provider
-            self.complain(check_patches(provider.patches, provider.removals, provider.groups.values()))
+            self.complain(check_patches(provider.patches, provider.removals))
 
     def check_past(self) -> None:
         """What the whole journal says."""
