@@ -23,6 +23,13 @@ from rayorch.core.types import StopCause, WorkloadId
 
 def plan(snapshot: Snapshot, profile: Profile) -> Plan:
     """All decisions of one turn of the loop, and for every workload that does not start, why."""
+    draft = seated(snapshot, profile)  # 1 to 7
+    capacity = scale(draft)  # 8: whole gangs to make room for
+    return _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
+
+
+def seated(snapshot: Snapshot, profile: Profile) -> Draft:
+    """Stages 1 to 7: who gets which of the seats that there are."""
     draft = Draft.of(snapshot, profile)
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
@@ -34,8 +41,7 @@ def plan(snapshot: Snapshot, profile: Profile) -> Plan:
         else:
             _serve(draft, request)  # 5 place, 6 reclaim, then preempt, else hold room for a head
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
-    capacity = scale(draft)  # 8: whole gangs to make room for
-    return _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
+    return draft
 
 
 def _serve(draft: Draft, request: Request) -> None:
@@ -49,7 +55,7 @@ def _serve(draft: Draft, request: Request) -> None:
     if known is None:
         if place(draft, claim):
             return
-        ordered = claim.id in draft.facts.ordered_for  # who has waited for nodes evicts nobody while they come
+        ordered = draft.facts.ordered_for(claim.id)  # who has waited for nodes evicts nobody while they come
         released = promise(draft, claim)
         if not released and ordered and _expect(draft, claim):
             return

@@ -57,7 +57,7 @@ class Facts:
     `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
     `owed`: for whom room is being freed, or was a moment ago. `standings`: the node groups, where we run them.
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
-    `ordered_for`: the gangs that an open order is for.
+    `orders`: the groups with an open order for some gang, and for which.
     """
 
     snapshot: Snapshot
@@ -72,7 +72,7 @@ class Facts:
     standings: Mapping[GroupName, Standing]
     arriving: Mapping[NodeId, GroupName]
     horizon: Topology
-    ordered_for: frozenset[WorkloadId]
+    orders: Mapping[str, frozenset[WorkloadId]]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
@@ -108,15 +108,25 @@ class Facts:
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else topology,
-            ordered_for=frozenset(
-                id for state in snapshot.capacity.groups if state.order is not None for id in state.order.beneficiaries
-            ),
+            orders={
+                name: frozenset(order.beneficiaries)
+                for name, standing in groups.items()
+                if (order := standing.state.order) is not None and order.beneficiaries
+            },
         )
 
     @property
     def now_s(self) -> float:
         """The snapshot's time."""
         return self.snapshot.now_s
+
+    def ordered_for(self, id: WorkloadId) -> bool:
+        """Whether an open order is for this gang."""
+        return any(id in gangs for gangs in self.orders.values())
+
+    def spoken_for(self, id: WorkloadId) -> frozenset[str]:
+        """The groups whose open orders are for other gangs alone."""
+        return frozenset(group for group, gangs in self.orders.items() if id not in gangs)
 
     def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
         """The profile's score for a node."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from rayorch.core.decisions import Reserve, Start
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
-from rayorch.core.planning.seats import find
+from rayorch.core.planning.seats import Search, find
 from rayorch.core.policy import SortKey
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
@@ -30,7 +30,7 @@ def place(draft: Draft, claim: Claim) -> bool:
     key = (NOW, claim.shape)
     if key in draft.no_room or not _within_quota(draft, claim):
         return False
-    nodes = find(claim.shape, draft.open_search())
+    nodes = find(claim.shape, _to_its_own(draft, claim, draft.open_search()))
     if nodes is None:
         draft.no_room.add(key)
         return False
@@ -69,9 +69,11 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
         return ()
     room, need = draft.soon.room, claim.resources.gpu_units
     plain = draft.search(room)
+    others = draft.facts.spoken_for(claim.id)
 
     def existing_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (int(node in arriving), *plain.score(bundle, node, free))
+        waits = 2 * (draft.facts.nodes[node].group in others) + (node in arriving)
+        return (waits, *plain.score(bundle, node, free))
 
     def fewest_awaited(domain: Domain) -> SortKey:
         here = sum(room.gpu_units(node) for node in domain.nodes if node not in arriving)
@@ -119,6 +121,25 @@ def hold(draft: Draft, claim: Claim) -> bool:
     reason = f"the first of queue {claim.queue} that finds no room; nothing behind it may take {_where(draft, nodes)}"
     draft.reserves.append(Reserve(claim.id, members, False, reason))
     return True
+
+
+def _to_its_own(draft: Draft, claim: Claim, search: Search) -> Search:
+    """For a gang that nodes were ordered for: before nodes of groups that were ordered for others, if it can be helped.
+
+    Both would fit; but those others may fit nowhere else, and what was ordered for this one would stay idle.
+    """
+    others = draft.facts.spoken_for(claim.id)
+    if not others or not draft.facts.ordered_for(claim.id):
+        return search
+    nodes = draft.facts.nodes
+
+    def score(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        return (int(nodes[node].group in others), *search.score(bundle, node, free))
+
+    def domain_score(domain: Domain) -> SortKey:
+        return (any(nodes[node].group in others for node in domain.nodes), *search.domain_score(domain))
+
+    return replace(search, score=score, domain_score=domain_score, best=None)
 
 
 def _within_quota(draft: Draft, claim: Claim) -> bool:

@@ -73,8 +73,8 @@ class Stock:
             self._failed[key] = -1 if grow else self._keeps_grown
         return None
 
-    def keep(self, trial: Trial, claim: Claim) -> None:
-        """The gang counts on these seats: nobody else gets them."""
+    def keep(self, trial: Trial, claim: Claim, benefits: bool) -> None:
+        """The gang counts on these seats: nobody else gets them. `benefits`: what is added is added for it as well."""
         for cell, left in trial.left.items():
             cell.put(left)
         for source, count in trial.new.items():
@@ -87,7 +87,7 @@ class Stock:
                 self.needed.update(nodes)
                 continue
             source = self.sources[GroupName(cell.name)]
-            if source.opened and any(self._is_new(source, node) for node in nodes):
+            if benefits and source.opened and any(self._is_new(source, node) for node in nodes):
                 source.beneficiaries[claim.id] = None
 
     def count_on(self, trial: Trial) -> None:

@@ -122,7 +122,7 @@ def _changes(draft: Draft, asking: dict[int, Claim], wanted: tuple[GangDemand, .
     for claim in (*draft.gated, *_coming_back(draft)):
         trial = stock.seat(claim, grow=False)
         if trial is not None:
-            stock.keep(trial, claim)
+            stock.keep(trial, claim, benefits=False)
             awaited = _awaited(draft, trial)
             _add_waits(draft, claim, (provisioning_wait(draft, awaited)[0],) if awaited else ())
     growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
@@ -177,7 +177,7 @@ def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
             stock.count_on(hopeful)
         _add_waits(draft, claim, _refusals(draft, stock, claim, grow))
         return
-    stock.keep(trial, claim)
+    stock.keep(trial, claim, benefits=grow)
     wait, expected_s = provisioning_wait(draft, _awaited(draft, trial))
     _add_waits(draft, claim, (wait,), expected_s)
 
