@@ -15,7 +15,7 @@ import pytest
 from rayorch.actors.device_watch import MAX_PERIOD_S, PERIOD_S, DeviceWatch, MachineSource, WatchSettings, named_only
 from rayorch.actors.gpu_processes import MAX_ENDED, GpuProcesses
 from rayorch.core.device_facts import GpuFacts, GpuProcess, ProcessOwner, Sight, XidEvent
-from rayorch.core.devices import DeviceReport, DeviceRules
+from rayorch.core.devices import DeviceReport, DeviceRules, NodeReading
 from rayorch.core.requests import AttemptRef
 from rayorch.core.types import Device, NodeId, WorkloadId
 from tests.instance import Instance, eventually, gang_spec, short_profile
@@ -260,7 +260,7 @@ def test_ray_finds_the_gpus_and_the_inventory_hears_how_they_are(tmp_path: Path,
     fake = FakeMachine(tmp_path, build(tmp_path), GPUS)
     backwards = ",".join(_uuid(number) for number in reversed(range(GPUS)))
     machines += [
-        Machine(tmp_path, "head", env=FAST_HEALTH_CHECKS),
+        Machine(tmp_path, "head", env={**FAST_HEALTH_CHECKS, "RAYORCH_READ_DEVICES": "1"}),
         Machine(
             tmp_path, "gpus", env={**fake.environment, "RAYORCH_READ_DEVICES": "1", "CUDA_VISIBLE_DEVICES": backwards}
         ),
@@ -298,6 +298,10 @@ def _devices_of_a_machine(instance: Instance, node: NodeId, fake: FakeMachine) -
     assert {(device.model, device.sick, device.watch) for device in devices()} == {("H100", "", "")}
     assert devices()[0].nvlink == tuple(range(1, GPUS))
     agent = instance.actor(agent_name("main", node))
+    if not Path("/dev/nvidiactl").exists():
+        (head,) = [n for n in instance.facts().nodes if n.id != node]
+        assert instance.ask(instance.actor(agent_name("main", head.id)).reading.remote()) == NodeReading()
+        assert not head.device_note
 
     before = instance.ask(agent.reading.remote()).looks
     fake.shows("1 reasons 0x40", "3 ecc 2", "5 gone 1", "event 1 0 79")
@@ -311,7 +315,9 @@ def _devices_of_a_machine(instance: Instance, node: NodeId, fake: FakeMachine) -
     assert looks * PERIOD_S <= 2 * PROMISE_S  # polled from here, on a busy machine; the exact number is tested above
 
     instance.submit(gang_spec("five", 5), gang_spec("one", 1))
-    assert sorted(d for m in instance.keep("five").placement for d in m.devices) == [0, 1, 3, 5, 6]
+    instance.keep("five")
+    (held,) = instance.facts().allocations
+    assert sorted(device for member in held.members for device in member.devices) == [0, 1, 3, 5, 6]
     eventually("it is said why the other one waits", lambda: instance.waits("one"))
 
     instance.kill(agent)
