@@ -454,3 +454,65 @@ def test_a_job_that_would_miss_the_queues_is_found() -> None:
     job = _one(_sample("job"), "RayJob")
     del job["spec"]["clusterSelector"], job["spec"]["metadata"]
     assert _named(check_manifests([job])) == [("warning", "spec.clusterSelector"), ("warning", "spec.metadata")]
+
+
+# ---------------------------------------------------------------- network
+
+
+def _lets_in(policy: Any, pod: dict[str, str], namespace: dict[str, str], port: int) -> bool:
+    """Whether a NetworkPolicy lets a pod of a namespace with these labels reach the port, as Kubernetes defines it."""
+
+    def matches(selector: Any, labels: dict[str, str]) -> bool:
+        wanted = selector.get("matchLabels", {})
+        terms = selector.get("matchExpressions", [])
+        assert all(term["operator"] == "In" for term in terms)
+        return all(labels.get(k) == v for k, v in wanted.items()) and all(
+            labels.get(term["key"]) in term["values"] for term in terms
+        )
+
+    def from_there(peer: Any) -> bool:
+        own = namespace.get("kubernetes.io/metadata.name") == policy["metadata"]["namespace"]
+        there = matches(peer["namespaceSelector"], namespace) if "namespaceSelector" in peer else own
+        return there and matches(peer.get("podSelector", {}), pod)
+
+    return any(
+        any(from_there(peer) for peer in rule["from"])
+        and ("ports" not in rule or port in [p["port"] for p in rule["ports"]])
+        for rule in policy["spec"]["ingress"]
+    )
+
+
+OWN = {"kubernetes.io/metadata.name": "rayorch"}
+WORKER = {"ray.io/cluster": "main", "ray.io/node-type": "worker"}
+OTHER_CLUSTER = {"ray.io/cluster": "other", "ray.io/node-type": "worker"}
+CLIENT = {"rayorch.io/client": "true"}
+OPERATOR = {"kubernetes.io/metadata.name": "kuberay-system"}
+ELSEWHERE = {"kubernetes.io/metadata.name": "elsewhere"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "pod", "namespace", "ports"),
+    [
+        ("main-head", WORKER, OWN, {6379, 8265, 8266, 10001, 8000, 8080}),
+        ("main-head", OTHER_CLUSTER, OWN, set()),
+        ("main-head", {}, OWN, set()),
+        ("main-head", WORKER, ELSEWHERE, set()),
+        ("main-head", {}, OPERATOR, {8266}),
+        ("main-head", CLIENT, OWN, {8266, 8000, 8080}),
+        ("main-head", CLIENT, ELSEWHERE, set()),
+        ("main-head", {}, {**ELSEWHERE, **CLIENT}, {8266, 8000, 8080}),
+        ("main-workers", {"ray.io/cluster": "main"}, OWN, {6379, 8265, 8266, 10001, 8000, 8080}),
+        ("main-workers", {}, OPERATOR, set()),
+        ("main-workers", CLIENT, OWN, {8000, 8080}),
+        ("main-redis", {"ray.io/cluster": "main", "ray.io/node-type": "head"}, OWN, {6379}),
+        ("main-redis", {"ray.io/cluster": "main", "ray.io/node-type": "redis-cleanup"}, OWN, {6379}),
+        ("main-redis", WORKER, OWN, set()),
+        ("main-redis", CLIENT, OWN, set()),
+    ],
+)
+def test_the_network_lets_in_those_and_nobody_else(
+    policy: str, pod: dict[str, str], namespace: dict[str, str], ports: set[int]
+) -> None:
+    rules = _one(_sample("cluster"), "NetworkPolicy", policy)
+    asked = (6379, 8265, 8266, 10001, 8000, 8080)
+    assert {port for port in asked if _lets_in(rules, pod, namespace, port)} == ports

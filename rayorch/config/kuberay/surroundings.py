@@ -126,8 +126,8 @@ def _tcp(*ports: int) -> list[Json]:
 
 
 def network_policies(values: KubeRayValues) -> list[Manifest]:
-    """Ray's ports are for the cluster's own pods only: whoever reaches one may run anything. The gateway and Serve's
-    HTTP are for those who carry the label, the gateway also for KubeRay's operator."""
+    """Ray's ports are for the cluster's own pods only: whoever reaches one may run anything. The gateway, Serve's HTTP
+    and Ray's metrics are for those who carry the label, the gateway also for KubeRay's operator."""
     if not values.network.enabled:
         return []
     cluster = names.CLUSTER_LABEL
@@ -139,12 +139,12 @@ def network_policies(values: KubeRayValues) -> list[Manifest]:
     head: list[Json] = [
         inside,
         {"from": [operator, *clients], "ports": _tcp(values.gateway.port)},
-        {"from": clients, "ports": _tcp(names.SERVE_PORT)},
+        {"from": clients, "ports": _tcp(names.SERVE_PORT, names.METRICS_PORT)},
     ]
     worker_labels: Json = {cluster: values.cluster, names.NODE_TYPE_LABEL: "worker"}
     rules: list[tuple[str, Json, list[Json]]] = [
         ("head", _head_labels(values), head),
-        ("workers", worker_labels, [inside, {"from": clients, "ports": _tcp(names.SERVE_PORT)}]),
+        ("workers", worker_labels, [inside, {"from": clients, "ports": _tcp(names.SERVE_PORT, names.METRICS_PORT)}]),
     ]
     if _own_redis(values):
         rules.append(("redis", {"app.kubernetes.io/name": names.redis_service(values)}, [_to_redis(values)]))
