@@ -48,7 +48,7 @@ def definitions(folder: Path) -> dict[str, Definition]:
 
 
 def _plain(schema: Any) -> Any:
-    """Kubernetes' extensions in the words of JSON Schema; formats are left out."""
+    """Kubernetes' extensions in the words of JSON Schema; of the formats only int32 counts."""
     if isinstance(schema, list):
         return [_plain(part) for part in schema]
     if not isinstance(schema, dict):
@@ -57,6 +57,8 @@ def _plain(schema: Any) -> Any:
     if schema.get("x-kubernetes-int-or-string"):
         # The pattern holds for text only, as JSON Schema has it; "type" is not given beside it.
         kept["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    if schema.get("format") == "int32":
+        kept = {"minimum": -(2**31), "maximum": 2**31 - 1, **kept}
     if schema.get("nullable") and isinstance(kept.get("type"), str):
         kept["type"] = [kept["type"], "null"]
     return kept
@@ -71,18 +73,24 @@ def _completed(thing: Any, schema: dict[str, Any]) -> Any:
     if properties is None:
         inner = schema.get("additionalProperties")
         if isinstance(inner, dict):
-            return {key: _completed(value, inner) for key, value in thing.items()}
+            kept = {key: value for key, value in thing.items() if value is not None or _may_be_null(inner)}
+            return {key: _completed(value, inner) for key, value in kept.items()}
         return thing
     keep_unknown = schema.get("x-kubernetes-preserve-unknown-fields", False)
     found = {
         key: _completed(value, properties[key]) if key in properties else value
         for key, value in thing.items()
-        if (key in properties or keep_unknown) and not (value is None and "default" in properties.get(key, {}))
+        if (key in properties or keep_unknown) and not (value is None and not _may_be_null(properties.get(key, {})))
     }
     for key, inner in properties.items():
         if key not in found and "default" in inner:
             found[key] = inner["default"]
     return found
+
+
+def _may_be_null(schema: dict[str, Any]) -> bool:
+    """Elsewhere null is dropped, as if the field were not there."""
+    return bool(schema.get("nullable") or schema.get("x-kubernetes-preserve-unknown-fields"))
 
 
 def _unknown(thing: Any, schema: dict[str, Any], path: str) -> Iterator[str]:
