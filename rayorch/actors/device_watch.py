@@ -126,6 +126,8 @@ def named_only(sight: Sight, container: str) -> Sight:
     if not ours:
         return Sight(error=f"the DCGM exporter's GPUs can't be told apart: {CONTAINER_VISIBLE} holds no UUIDs")
     gpus: list[GpuFacts] = sorted((g for g in sight.gpus if g.uuid in ours), key=lambda gpu: gpu.pci or gpu.uuid)
+    if len(gpus) < len(ours):
+        return Sight(error=f"the DCGM exporter shows {len(gpus)} of this node's {len(ours)} GPUs")
     return replace(sight, gpus=tuple(replace(gpu, nvml_index=number) for number, gpu in enumerate(gpus)))
 
 

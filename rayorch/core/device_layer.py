@@ -66,7 +66,7 @@ class DeviceLayer:
     def applied(self, node: NodeSpec) -> NodeSpec:
         """The node with what is known of its devices."""
         report = self._reports.get(node.id)
-        if report is None:
+        if report is None or not node.devices:
             return node
         silent = "its devices have not been read for a while" if node.id in self._silent else ""
         notes = [text for text in (report.note, silent, self._drift.get(node.id, "")) if text]
@@ -76,7 +76,8 @@ class DeviceLayer:
         """Made anew only when one of its sources has changed: all nodes are joined once a second."""
         made = self._made.get(node.id)
         if made is None or made.report is not report or (made.declared, made.exact) != (node.devices, node.exact):
-            devices = with_report(node.devices, report) if report.devices else node.devices
+            known = report.complete or report.devices  # a first look that failed says nothing of them
+            devices = with_report(node.devices, report) if known else node.devices
             made = _Made(node.devices, node.exact, report, devices if node.exact else within_reach(devices))
             self._made[node.id] = made
         return made.devices

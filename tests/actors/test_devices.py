@@ -161,6 +161,7 @@ def test_an_exporters_page_shows_only_the_gpus_of_this_container() -> None:
     page = Sight((gpu(0, pci="0000:1B:00.0"), gpu(5, pci="0000:10:00.0"), gpu(6)))
     ours = named_only(page, "GPU-5,GPU-0")
     assert [(g.uuid, g.nvml_index) for g in ours.gpus] == [("GPU-5", 0), ("GPU-0", 1)]
+    assert "shows 1 of this node's 2 GPUs" in named_only(page, "GPU-5,GPU-9").error
     assert "can't be told apart" in named_only(page, "all").error
     assert named_only(Sight(error="x"), "all").error == "x"
 

@@ -458,6 +458,21 @@ def test_more_declared_than_there_are_makes_all_of_them_doubtful() -> None:
     assert {device.sick for device in devices} == {"Ray counts 4 GPUs here, the driver shows 2"}
 
 
+def test_a_driver_that_shows_none_of_those_that_ray_counts() -> None:
+    inventory = Inventory()
+    inventory.observe((NODE,), 0.0)
+    inventory.take_devices(NODE.id, told(sight()), 0.0)
+    assert {d.sick for d in inventory.nodes[NODE.id].devices} == {"Ray counts 4 GPUs here, the driver shows 0"}
+
+
+def test_a_node_without_gpus_says_nothing_of_a_driver_that_is_not_there() -> None:
+    bare = replace(NODE, devices=(), total=Resources())
+    inventory = Inventory()
+    inventory.observe((bare,), 0.0)
+    inventory.take_devices(NODE.id, told(Sight(error="NVML: Driver Not Loaded")), 0.0)
+    assert inventory.nodes[NODE.id] == bare
+
+
 def test_devices_beyond_rays_count_are_nobodys_concern() -> None:
     devices = with_report(NODE.devices[:1], told(sight(gpu(0), gpu(1, uncorrectable=1))))
     assert [device.sick for device in devices] == [""]
