@@ -456,6 +456,27 @@ def test_a_job_that_would_miss_the_queues_is_found() -> None:
     assert _named(check_manifests([job])) == [("warning", "spec.clusterSelector"), ("warning", "spec.metadata")]
 
 
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """(container, key) of everything inside."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    return [place for key in keys for place in [(value, key), *_places(value[key])]]
+
+
+@pytest.mark.parametrize("name", ["cluster-ray", "job", "service"])
+def test_checks_survive_whatever_stands_in_a_field(name: str) -> None:
+    """Somebody else's manifests may hold anything; what is wrong there is the schema's to say, never a traceback."""
+    documents = [copy.deepcopy(d) for d in _sample(name) if d["kind"] in PLURALS]
+    places = _places(documents[0]["spec"]) + _places(documents[0]["metadata"])
+    assert len(places) > 8
+    for container, key in places:
+        kept = container[key]
+        for odd in (None, 7, -1, True, "", "x", [], [None], ["x"], {}, {"a": None}):
+            container[key] = odd
+            check_manifests(documents)
+        container[key] = kept
+    assert [f for f in check_manifests(documents) if f.level == "error"] == []
+
+
 # ---------------------------------------------------------------- network
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from rayorch.config.kuberay import names
 from rayorch.config.kuberay.documents import Manifest, environment, manifest, secret_variable, without_empty
 from rayorch.config.kuberay.values import GroupValues, KubeRayValues, Mode, TolerationValues
+from rayorch.core.device_binding import device_resource
 from rayorch.core.payload import Json
 from rayorch.core.types import MODEL_LABEL
 
@@ -306,7 +307,7 @@ def _start_params(group: GroupValues) -> Json:
     command goes through; the operator itself reads the JSON between them."""
     if not (group.gpus and group.exact_devices):
         return {}
-    devices = json.dumps({f"gpu{index}": 1 for index in range(group.gpus)})
+    devices = json.dumps({device_resource(index): 1 for index in range(group.gpus)})
     return {"resources": f"'{devices}'"}
 
 
