@@ -200,6 +200,7 @@ def settings_from(arguments: list[str]) -> ServerSettings:
     parser.add_argument("--emulate", metavar="NODESxGPUS")
     parser.add_argument("--racks", type=int, default=1)
     parser.add_argument("--accelerators", metavar="MODEL:NODES,...", help="what emulated nodes say that they have")
+    parser.add_argument("--exact-devices", action="store_true", help="emulated nodes name their GPUs: gpu0, gpu1, …")
     parser.add_argument("--address", default="auto")
     parser.add_argument("--gateway", choices=("uvicorn", "serve"), default="uvicorn")
     parser.add_argument("--host", default="127.0.0.1")
@@ -213,6 +214,10 @@ def settings_from(arguments: list[str]) -> ServerSettings:
     if given.accelerators and not given.emulate:
         raise SpecError("accelerators", "are of an emulated cluster; real nodes are labelled by Ray")
     emulate = EmulationSpec.parse(given.emulate, given.racks, given.accelerators or "") if given.emulate else None
+    if given.exact_devices:
+        if emulate is None:
+            raise SpecError("exact-devices", "is for an emulated cluster; real nodes declare gpu0, … to ray start")
+        emulate = replace(emulate, exact_devices=True)
     settings = ServerSettings(
         home=given.home,
         profile=load_profile(),

@@ -42,3 +42,13 @@ def test_a_failed_start_ends_only_what_it_started(
 def test_an_instance_can_not_be_named_after_a_path(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="instance"):
         ServerSettings(home=tmp_path, profile=DEFAULT, instance="../other")
+
+
+def test_emulated_nodes_name_their_gpus_when_asked(tmp_path: Path) -> None:
+    home = ["--home", str(tmp_path)]
+    for words, exact in (([], False), (["--exact-devices"], True)):
+        emulate = server.settings_from([*home, "--emulate", "2x4", *words]).emulate
+        assert emulate is not None and emulate.exact_devices is exact
+    with pytest.raises(SpecError, match="emulated") as refused:
+        server.settings_from([*home, "--exact-devices"])
+    assert refused.value.field == "exact-devices"

@@ -385,6 +385,7 @@ def up(
     emulate: Annotated[str | None, typer.Option("--emulate", help="4x8: a local cluster, emulated.")] = None,
     racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of an emulated cluster; else 2.")] = None,
     accelerators: Annotated[str | None, typer.Option(help="H100:2,A100:2: models of the emulated nodes.")] = None,
+    exact_devices: Annotated[bool, typer.Option("--exact-devices", help="Emulated nodes name their GPUs.")] = False,
     ray_address: Annotated[str | None, typer.Option("--ray", help="The Ray cluster; else the local one.")] = None,
     file: Annotated[list[Path] | None, typer.Option("--file", "-f", help="YAML: Cluster and Queue documents.")] = None,
     gateway: Annotated[str | None, typer.Option("--gateway", help="uvicorn, or serve (inside Ray Serve).")] = None,
@@ -397,15 +398,14 @@ def up(
     """Start rayorch on this machine: on the running Ray cluster, or on an emulated one."""
     from rayorch.cli.server import start
 
-    arguments: list[str] = []
+    arguments = ["--exact-devices"] if exact_devices else []
     if emulate is not None and racks is None:
         racks = 1 if emulate.startswith("1x") else 2
     options = {"--emulate": emulate, "--racks": racks, "--address": ray_address, "--gateway": gateway}
     for option, value in {**options, "--accelerators": accelerators, "--host": host, "--port": port}.items():
         if value is not None:
             arguments += [option, str(value)]
-    for path in file or ():
-        arguments += ["--file", str(path)]
+    arguments += [word for path in file or () for word in ("--file", str(path))]
     state = start(instance, arguments, _seconds(timeout) or 0.0)
     show_one(state, output, lambda: str(state["gateway_url"]), key="gateway_url")
     say(f"rayorch {instance} runs (pid {state['pid']}); stop it with: rayorch down")
