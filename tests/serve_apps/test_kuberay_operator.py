@@ -6,9 +6,11 @@ seconds for each answer, and JSON decoded into fields of fixed types.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ import pytest
 
 from rayorch.config.kuberay import load_values, render
 from rayorch.core.decisions import Wait, WaitReason
+from rayorch.core.errors import ClusterError
 from rayorch.core.requests import Reply
 from rayorch.core.types import QueueId, QueueSpec, State, WorkloadId
-from rayorch.serve_apps.gateway import GatewaySettings
+from rayorch.core.views import Overview
+from rayorch.serve_apps.gateway import GatewaySettings, jobs_routes
 from rayorch.serve_apps.gateway.fake import FakeBackend
 from rayorch.serve_apps.gateway.refusals import KEEP_S, MAX_REFUSALS, Refusal, Refusals
 from tests.serve_apps.conftest import FAST, Served, serve
@@ -113,6 +117,26 @@ def test_a_ray_job_in_http_mode_goes_through_its_queue(operator: Operator, backe
     backend.advance(job, State.SUCCEEDED)
     info = operator.job_info(job)
     assert info is not None and info["status"] == "SUCCEEDED" and info["end_time"] > 0
+
+
+def test_the_state_does_not_wait_for_its_explanation(
+    operator: Operator, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator gives up after two seconds; a view of ten thousand workloads may take longer."""
+    operator.submit(_request("main-train-5"))
+    released = threading.Event()
+
+    async def slow(self: FakeBackend) -> Overview:
+        while not released.is_set():
+            await asyncio.sleep(0.01)
+        raise ClusterError("the controller does not answer")
+
+    monkeypatch.setattr(jobs_routes, "MESSAGE_WAIT_S", 0.05)
+    monkeypatch.setattr(FakeBackend, "overview", slow)
+    for _ in range(2):
+        info = operator.job_info("main-train-5")
+        assert info is not None and info["status"] == "PENDING" and "research/nlp" in info["message"]
+        released.set()
 
 
 def test_submitting_again_is_the_same_job(operator: Operator, backend: FakeBackend) -> None:

@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, SpecError
 from rayorch.core.requests import CancelRequest, ListRequest
 from rayorch.core.types import QueueId, State, Workload, WorkloadId
+from rayorch.core.views import WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output
 from rayorch.serve_apps.gateway.jobs_form import (
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 JOBS_API_VERSION = "4"
 LIST_LIMIT = 10_000
 PAGE = 1000
+MESSAGE_WAIT_S = 1.0
+"""KubeRay's operator gives each answer two seconds; the view of all workloads may take longer when there are many."""
 LOGS_LIMIT_BYTES = 64 * 1024 * 1024
 NORMAL_CLOSURE, TRY_AGAIN_LATER, INTERNAL_ERROR = 1000, 1013, 1011
 
@@ -60,6 +63,7 @@ class JobsRoutes:
         self._recent = recent
         self._refusals = Refusals(time.time)
         self._streams = 0
+        self._asked: set[asyncio.Task[WorkloadRow | None]] = set()
 
     def router(self) -> APIRouter:
         """Everything that Ray's clients ask for."""
@@ -174,10 +178,23 @@ class JobsRoutes:
 
         return await _as_ray_answers(work)
 
+    def _answered(self, asked: asyncio.Task[WorkloadRow | None]) -> None:
+        self._asked.discard(asked)
+        error = None if asked.cancelled() else asked.exception()
+        if isinstance(error, ClusterError):
+            log.info("why a workload waits is not known: %s", error)
+        elif error is not None:
+            log.error("why a workload waits was not found out", exc_info=error)
+
     async def _waiting_message(self, workload: Workload) -> str:
+        """Where it waits and why; empty when that takes too long or can't be had: the state is not held up by it."""
         if workload.state is not State.PENDING:
             return ""
-        row = await self._recent.row(workload.id)
+        asked = asyncio.create_task(self._recent.row(workload.id))
+        self._asked.add(asked)  # it goes on when nobody waits for it any more, and the next one finds what it found
+        asked.add_done_callback(self._answered)
+        done, _ = await asyncio.wait({asked}, timeout=MESSAGE_WAIT_S)
+        row = asked.result() if done and asked.exception() is None else None
         if row is None:
             return ""
         reasons = "; ".join(f"{w.reason.value}: {w.detail}" for w in row.waits if w.blocks)
