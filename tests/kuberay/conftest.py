@@ -46,7 +46,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """What the servers took; a run that did not see the real one says so, with the number of tests left out."""
     for line in config.stash.get(SPEEDS, []):
         terminalreporter.line(f"Kubernetes API, {line}")
-    skipped = [report for report in terminalreporter.stats.get("skipped", []) if MISSING in str(report.longrepr)]
-    if skipped:
-        terminalreporter.section("NO REAL KUBERNETES API SERVER", sep="!")
-        terminalreporter.line(f"{len(skipped)} contract tests ran against the fake server only: {MISSING}")
+    skipped = terminalreporter.stats.get("skipped", [])
+    for sign, title, what in (
+        (MISSING, "NO REAL KUBERNETES API SERVER", "contract tests ran against the fake server only"),
+        ("set RAYORCH_TOOLS", "NO REAL KUBERNETES API SERVER", "contract tests ran against the fake server only"),
+        ("set RAYORCH_CRDS", "NO DEFINITIONS OF KUBERAY'S", "tests of KubeRay did not run at all"),
+    ):
+        if count := sum(1 for report in skipped if sign in str(report.longrepr)):
+            terminalreporter.section(title, sep="!")
+            terminalreporter.line(f"{count} {what}: {sign}")

@@ -243,6 +243,7 @@ def container(state: str, name: str = "ray", **words: Any) -> Thing:
         ({"conditions": [condition("Ready", "False")]}, "pending", "not ready"),
         ({"conditions": None, "containerStatuses": None}, "pending", "not ready"),
         ({"conditions": [READY]}, "running", ""),
+        ({"conditions": [condition("Ready", "True")]}, "running", ""),
         ({"phase": "Failed", "reason": "Evicted", "message": "low"}, "failed", "Evicted: low"),
         (
             {"phase": "Failed", "containerStatuses": [container("terminated", reason="OOMKilled", exitCode=137)]},
@@ -257,7 +258,7 @@ def test_how_far_a_pod_has_come(status: Thing, phase: str, reason: str) -> None:
     found = instance(pod(**status))
     assert (found.phase.value, found.reason) == (phase, reason)
     assert found.created_s == CREATED_S
-    assert found.ready_s == (CREATED_S + 90 if phase == "running" else None)
+    assert found.ready_s == (CREATED_S + 90 if READY in (status.get("conditions") or ()) else None)
 
 
 @pytest.mark.parametrize(("policy", "phase"), [("Never", "failed"), ("Always", "running"), ("OnFailure", "running")])
@@ -267,6 +268,25 @@ def test_a_container_that_ended_is_final_only_where_nothing_restarts_it(policy: 
         spec={"containers": [{"name": "ray"}], "restartPolicy": policy}, conditions=[READY], containerStatuses=ended
     )
     assert instance(found).phase.value == phase
+
+
+@pytest.mark.parametrize(
+    ("restarts", "ready", "first_s"),
+    [
+        (0, "2026-11-30T10:01:30Z", 90),  # soon after its start
+        (0, "2026-11-30T22:00:00Z", 60),  # lost and won back hours later: the start is the better guess
+        (3, "2026-11-30T22:00:00Z", 30),  # restarted since: when the pod was initialised
+        (3, "2026-11-30T10:02:00Z", 120),
+    ],
+)
+def test_when_a_pod_was_ready_first(restarts: int, ready: str, first_s: float) -> None:
+    start = "2026-11-30T10:01:00Z" if restarts == 0 else "2026-11-30T21:59:00Z"
+    status = {**container("running", startedAt=start), "restartCount": restarts}
+    conditions = [
+        condition("Initialized", "True", lastTransitionTime="2026-11-30T10:00:30Z"),
+        condition("Ready", "True", lastTransitionTime=ready),
+    ]
+    assert instance(pod(conditions=conditions, containerStatuses=[status])).ready_s == CREATED_S + first_s
 
 
 def test_a_sidecar_that_ended_is_not_ray_s_end() -> None:

@@ -15,6 +15,7 @@ POD_REPLICA = "ray.io/worker-group-replica-name"  # KubeRay 1.5 and later, on gr
 WORKER = "worker"
 
 REASON_CHARACTERS = 300
+FIRST_READY_S = 900.0  # from a container's start to its first readiness, at most
 ENDED = ("Failed", "Succeeded")
 
 
@@ -65,17 +66,45 @@ def _instance(pod: Pod, replica: str, doomed: bool) -> Instance:
 
 def _phase(pod: Pod, doomed: bool) -> tuple[InstancePhase, str, float | None]:
     status = pod.status
-    ready = status.condition("Ready")
-    ready_s = _seconds(ready.last_transition_time) if ready is not None and ready.status == "True" else None
+    ready_s = _ready_s(pod)
     if pod.metadata.deletion_timestamp is not None:
         return InstancePhase.LEAVING, "the pod is being deleted", ready_s
     if doomed:
         return InstancePhase.LEAVING, "named for deletion", ready_s
     if status.phase in ENDED or _ended(pod):
         return InstancePhase.FAILED, _why_ended(pod), ready_s
-    if status.phase == "Running" and ready_s is not None:
+    if status.phase == "Running" and _is_ready(pod):
         return InstancePhase.RUNNING, "", ready_s
     return InstancePhase.PENDING, _why_pending(pod), None
+
+
+def _is_ready(pod: Pod) -> bool:
+    ready = pod.status.condition("Ready")
+    return ready is not None and ready.status == "True"
+
+
+def _ready_s(pod: Pod) -> float | None:
+    """When the pod became ready for the first time, as far as it shows: how long a node takes is learned from it.
+
+    Kubernetes keeps the last time only. Where that lies long after the start, readiness was lost in between.
+    """
+    ready = pod.status.condition("Ready")
+    if ready is None or not _is_ready(pod):
+        return None
+    last_s, start_s = _seconds(ready.last_transition_time), _start_s(pod)
+    if last_s is None or start_s is None or last_s - start_s <= FIRST_READY_S:
+        return last_s
+    return start_s
+
+
+def _start_s(pod: Pod) -> float | None:
+    """When Ray's container started, or the pod where it has restarted since; None when neither is shown."""
+    name = pod.spec.containers[0].name if pod.spec.containers else ""
+    for status in pod.status.container_statuses or ():
+        if status.name == name and status.restart_count == 0 and status.state.running is not None:
+            return _seconds(status.state.running.started_at)
+    initialized = pod.status.condition("Initialized")
+    return _seconds(initialized.last_transition_time) if initialized is not None else None
 
 
 def _ended(pod: Pod) -> bool:

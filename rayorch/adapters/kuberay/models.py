@@ -179,9 +179,16 @@ class Terminated(KubeObject):
     exit_code: Count = 0
 
 
+class Running(KubeObject):
+    """Since when a container runs."""
+
+    started_at: datetime | None = None
+
+
 class ContainerState(KubeObject):
     """One of the three, or none yet."""
 
+    running: Running | None = None
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
@@ -190,6 +197,7 @@ class ContainerStatus(KubeObject):
     """Of one container of a pod."""
 
     name: str
+    restart_count: Count = 0
     state: ContainerState = ContainerState()
 
 
