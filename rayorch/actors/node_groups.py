@@ -12,6 +12,7 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -84,15 +85,17 @@ class GroupWishes:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """`kuberay`: the RayCluster whose groups these are; None: Ray's autoscaler looks after nodes, and shows no groups.
+    """`kuberay`: the RayCluster whose groups these are; None: Ray's autoscaler looks after nodes, elsewhere.
 
-    `levels`: topology levels, whose labels groups may carry with our prefix.
+    `levels`: topology levels, whose labels groups may carry with our prefix. `declared`: with `kuberay` None, the
+    autoscaler's node types as far as the Cluster document names them; Ray shows none.
     """
 
     kuberay: KubeRaySettings | None
     knobs: GroupKnobs = field(default_factory=GroupKnobs)
     wishes: tuple[GroupWishes, ...] = ()
     levels: tuple[str, ...] = ()
+    declared: tuple[NodeGroup, ...] = ()
 
 
 class _Patch(StrEnum):
@@ -194,9 +197,18 @@ class GroupKeeper:
 
     def nodes_changed(self) -> None:
         """Ray's nodes have been looked at again: instances may have become nodes, and time has passed."""
-        if self._seen is not None and not self._error:
+        if self._connect is None:
+            self._observe_declared()
+        elif self._seen is not None and not self._error:
             self._observe(self._seen)
         self._show()
+
+    def _observe_declared(self) -> None:
+        """The declared groups with as many replicas as they have nodes: more is not known."""
+        nodes = self._inventory.nodes.values()
+        counts = Counter(node.group for node in nodes if node.health is not NodeHealth.LOST)
+        groups = tuple(replace(group, replicas=counts[group.name]) for group in self._settings.declared)
+        self._groups.observe(groups, time.time(), provider=Provider.RAY, nodes=nodes, drained=self._drained)
 
     def _watch_forever(self) -> None:
         assert self._connect is not None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rayorch.actors.node_groups import GroupSettings, GroupWishes
 from rayorch.adapters.kuberay import KubeRaySettings
-from rayorch.config import ClusterSettings, KubeRaySection
+from rayorch.config import ClusterSettings, KubeRaySection, Pool
+from rayorch.core.capacity import GroupName, NodeGroup
 from rayorch.core.errors import SpecError
 from rayorch.core.node_groups import GroupKnobs
 from rayorch.core.policy import Profile
+from rayorch.core.types import MODEL_LABEL
 
 CLUSTER_VARIABLE, NAMESPACE_VARIABLE = "RAY_CLUSTER_NAME", "RAY_CLUSTER_NAMESPACE"
 """KubeRay sets the first in each pod of a RayCluster; our manifests set both beside the server."""
@@ -37,7 +40,7 @@ def group_settings(
         case "none":
             return None
         case "ray":
-            return settings
+            return replace(settings, declared=tuple(_declared(pool) for pool in cluster.pools))
         case "auto" if cluster.kuberay is None and not in_pod:
             return None
     section = cluster.kuberay or KubeRaySection()
@@ -46,7 +49,21 @@ def group_settings(
         raise SpecError("spec.kuberay.cluster", f"is missing, and {CLUSTER_VARIABLE} is not set: this is no pod of one")
     namespace = section.namespace or environment.get(NAMESPACE_VARIABLE) or _own_namespace(namespace_file) or "default"
     kuberay = KubeRaySettings(name, namespace, section.kubeconfig, section.context)
-    return GroupSettings(kuberay, settings.knobs, settings.wishes, levels)
+    return replace(settings, kuberay=kuberay)
+
+
+def _declared(pool: Pool) -> NodeGroup:
+    """A node type of Ray's autoscaler, under the same name there."""
+    shape = pool.shape()
+    return NodeGroup(
+        name=GroupName(pool.name),
+        total=shape.total,
+        replicas=0,
+        max_replicas=shape.max_count,
+        labels=shape.labels,
+        model=dict(shape.labels).get(MODEL_LABEL, ""),
+        preference=pool.preference or 0,
+    )
 
 
 def _own_namespace(path: Path) -> str:

@@ -159,6 +159,13 @@ class NodeGroups:
         if drained:
             self._groups = {name: _ending(group, drained) for name, group in self._groups.items()}
         self._forget(now_s)
+        if (provider or self._capacity.provider) is Provider.RAY:  # orders and refusals are the autoscaler's own affair
+            for layer in (self._growths, self._shrinks, self._back_offs):
+                layer.clear()
+            for name in sorted(self._groups):
+                self._learn(self._groups[name])
+            self._show(Provider.RAY, now_s, "")
+            return
         for name in sorted(self._groups):
             self._learn(self._groups[name])
             self._settle_shrink(self._groups[name], now_s)

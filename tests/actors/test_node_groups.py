@@ -540,3 +540,24 @@ def test_a_machine_whose_node_ray_drains_is_made_up_for_by_another_one_under_the
         assert (world.state.order.from_replicas, world.state.order.to_replicas) == (0, 1)
 
     _run(World(_group(1), nodes=1), story)
+
+
+def test_declared_groups_have_as_many_replicas_as_nodes_and_are_rays_to_change() -> None:
+    async def story() -> None:
+        inventory = Inventory()
+        declared = NodeGroup(H100, Resources.of({"GPU": 4}), 0, 0, 4)
+        keeper = GroupKeeper(GroupSettings(None, declared=(declared,)), inventory, lambda: None)
+        keeper.start()
+        try:
+            inventory.observe(keeper.completed(_nodes(2)), 1.0)
+            keeper.nodes_changed()
+            (state,) = keeper.capacity().groups
+            assert (keeper.capacity().provider, state.group.replicas) == (Provider.RAY, 2)
+            assert (state.order, state.back_off) == (None, None)
+            inventory.observe((), 2.0)
+            keeper.nodes_changed()
+            assert keeper.capacity().groups[0].group.replicas == 0
+        finally:
+            keeper.close()
+
+    asyncio.run(story())

@@ -56,7 +56,17 @@ def test_the_namespace_is_the_pods_own_or_default(tmp_path: Path) -> None:
 
 def test_rays_autoscaler_can_be_named_outside_of_kubernetes() -> None:
     settings = _settings("{nodeProvider: ray}", {})
-    assert settings is not None and settings.kuberay is None
+    assert settings is not None and settings.kuberay is None and settings.declared == ()
+
+
+def test_the_pools_are_the_node_types_of_an_autoscaler_that_shows_none() -> None:
+    pools = "{name: h100, gpusPerNode: 8, maxNodes: 4, match: {ray.io/accelerator-type: H100}, preference: 2}"
+    settings = _settings(f"{{nodeProvider: ray, nodePools: [{pools}, {{name: any}}]}}", {})
+    assert settings is not None
+    h100, other = settings.declared
+    assert (h100.name, h100.max_replicas, h100.model, h100.preference) == ("h100", 4, "H100", 2)
+    assert h100.total.gpu_units == 80_000 and h100.total.units("CPU") > 10**12  # not what limits it
+    assert (other.max_replicas, other.model) == (1_000_000, "")
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,15 @@ def test_where_ray_changes_the_counts_nothing_is_ordered() -> None:
         books.order(growth(1, 2), 1.0)
 
 
+def test_what_ray_is_late_with_is_no_order_and_no_strike_of_ours() -> None:
+    books = groups(group(1, came("a1")))
+    books.order(growth(1, 2), 0.0)
+    for now_s in (1.0, 10_000.0):
+        books.observe((group(2, came("a1")),), now_s, provider=Provider.RAY)
+        state = books.capacity().groups[0]
+        assert (books.capacity().provider, state.order, state.back_off) == (Provider.RAY, None, None)
+
+
 # ---------------------------------------------------------------- shrinks
 
 

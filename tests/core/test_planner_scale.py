@@ -411,6 +411,37 @@ def test_where_ray_provides_only_the_demand_is_stated_with_labels() -> None:
     ]
 
 
+def test_ray_is_only_asked_for_what_it_can_add_all_at_once_or_it_would_add_nothing_for_anybody() -> None:
+    seen = group("a", 1, most=3)
+    work = [
+        running("x", ["a-0"], gpu=8),
+        pending("first", 1, gpu=8),
+        pending("too-many", 2, gpu=8, submitted_s=5.0),  # one more node can be had, not two
+        pending("fits", 1, gpu=8, submitted_s=6.0),
+        pending("too-large", 1, gpu=16, submitted_s=7.0),
+    ]
+    made = decide([seen], [of_group(seen, 0)], work, provider=Provider.RAY)
+    scale = next(d for d in made.decisions if isinstance(d, Scale))
+    assert [d.workload for d in scale.wanted] == ["first", "fits"]
+    assert WaitReason.CAPACITY_LIMIT in reasons(made, "too-many")
+    assert scale.changes == ()
+
+
+def test_without_known_groups_ray_is_asked_for_all() -> None:
+    work = [pending("w", 1, gpu=8), pending("v", 1, gpu=16, submitted_s=5.0)]
+    made = decide([], [], work, provider=Provider.RAY)
+    scale = next(d for d in made.decisions if isinstance(d, Scale))
+    assert [d.workload for d in scale.wanted] == ["w", "v"]
+
+
+def test_nodes_that_ray_has_promised_are_awaited_and_stay_in_the_demand() -> None:
+    seen = group("a", 2, most=2)
+    made = decide([seen], [of_group(seen, 0)], [pending("w", 2, gpu=8)], provider=Provider.RAY)
+    scale = next(d for d in made.decisions if isinstance(d, Scale))
+    assert [d.workload for d in scale.wanted] == ["w"]
+    assert WaitReason.PROVISIONING in reasons(made, "w")
+
+
 def test_the_policy_says_which_gangs_are_asked_for() -> None:
     none = replace(DEFAULT, scale=lambda waiting: ())
     made = plan(world([group("a")], [], [pending("w", 2, gpu=8)]), none)

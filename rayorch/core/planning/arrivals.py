@@ -49,11 +49,11 @@ class Standing:
 def standings(
     capacity: Capacity, nodes: Iterable[NodeSpec], topology: Topology, levels: Iterable[str], now_s: float
 ) -> dict[GroupName, Standing]:
-    """Every group by name, where its count is ours to change; none elsewhere.
+    """Every group by name, where somebody changes its count: we, or Ray's autoscaler as we demand.
 
     `levels`: topology levels that workloads ask for; those that no node has yet come after the ones that are known.
     """
-    if capacity.provider is not Provider.OURS:
+    if capacity.provider is Provider.NONE:
         return {}
     order = [level for level in topology.levels if level != NODE_LEVEL]
     order += sorted({level for level in levels if level not in topology.levels})

@@ -18,10 +18,10 @@ from rayorch.core.planning.claims import Ask, Claim, Shape, charged, gang_of, st
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.provision import Stock
 from rayorch.core.planning.release import release
-from rayorch.core.planning.stock import Source, Trial
+from rayorch.core.planning.stock import Piece, Source, Trial
 from rayorch.core.planning.waits import provisioning_wait
 from rayorch.core.topology import NODE_LEVEL
-from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, Resources, StopCause, Workload
+from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, StopCause, Workload
 
 MAX_WAITING = 1000
 """Most waiting gangs that the scale policy is shown."""
@@ -34,7 +34,10 @@ def scale(draft: Draft) -> Scale:
     """The one demand for capacity: gangs that hold seats, gangs in order that wait for nothing but nodes, changes."""
     held = tuple(_held(draft, workload, allocation) for workload, allocation in draft.facts.live())
     asking = _asking(draft)
-    demands = [_demand(draft, claim) for claim in asking.values()]
+    if draft.facts.snapshot.capacity.provider is Provider.RAY and draft.facts.standings:
+        asking = _satisfiable(draft, asking)
+    shapes: dict[Shape, GangDemand] = {}
+    demands = [_demand(draft, claim, shapes) for claim in asking.values()]
     wanted = draft.facts.profile.scale(tuple(demands))
     reason = f"{len(wanted)} of {len(demands)} gangs that find no room"
     capacity = draft.facts.snapshot.capacity
@@ -64,10 +67,32 @@ def _asking(draft: Draft) -> dict[int, Claim]:
     return found
 
 
-def _demand(draft: Draft, claim: Claim) -> GangDemand:
+def _satisfiable(draft: Draft, asking: dict[int, Claim]) -> dict[int, Claim]:
+    """Those for whom Ray's autoscaler could add nodes, all of them together.
+
+    It takes the demand as one: while a single piece of it can't be had, it adds no node for anybody.
+    """
+    stock = Stock(draft)
+    found: dict[int, Claim] = {}
+    for position, claim in asking.items():
+        if position not in draft.expected:
+            trial = stock.seat(claim, grow=True, hopes=True)
+            if trial is None:
+                _add_waits(draft, claim, _refusals(draft, stock, claim, grow=True))
+                continue
+            stock.keep(trial, claim, True)
+        found[position] = claim
+    return found
+
+
+def _demand(draft: Draft, claim: Claim, known: dict[Shape, GangDemand]) -> GangDemand:
+    """What the claim asks for; but for the id the same for all of a shape."""
     shape = claim.shape
-    bundles = tuple(ask.bundle for ask in claim.asks)
-    return GangDemand(claim.id, bundles, shape.topology, _selector(draft, shape))
+    alike = known.get(shape)
+    if alike is None:
+        bundles = tuple(bundle for bundle, count in shape.bundles for _ in range(count))
+        alike = known[shape] = GangDemand(claim.id, bundles, shape.topology, _selector(draft, shape))
+    return GangDemand(claim.id, alike.bundles, alike.topology, alike.selector)
 
 
 def _held(draft: Draft, workload: Workload, allocation: Allocation) -> GangDemand:
@@ -172,10 +197,13 @@ def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
         # It would fit on what exists, but it was not started there: roles of different sizes may not find each other.
         trial = stock.seat(claim, grow, existing=False)
     if trial is None:
-        hopeful = stock.seat(claim, grow=True, hopes=True)
-        if hopeful is not None:
-            stock.count_on(hopeful)
-        _add_waits(draft, claim, _refusals(draft, stock, claim, grow))
+        known = stock.refusals.get((claim.shape, grow))
+        if known is None:  # those of equal shape fail for the same reasons
+            known = stock.refusals[claim.shape, grow] = _refusals(draft, stock, claim, grow)
+            hopeful = stock.seat(claim, grow=True, hopes=True)
+            if hopeful is not None:
+                stock.count_on(hopeful)
+        _add_waits(draft, claim, known)
         return
     stock.keep(trial, claim, benefits=grow)
     wait, expected_s = provisioning_wait(draft, _awaited(draft, trial))
@@ -242,7 +270,8 @@ def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wai
     """What the groups that could take the pieces that find no seat say: resting, busy, or at their maximum."""
     level = claim.shape.topology.required
     short = stock.short_of(claim)
-    able = [s for s in stock.sources.values() if any(_could_take(s, b, claim.shape.accelerators, level) for b in short)]
+    models = claim.shape.accelerators
+    able = [s for s in stock.sources.values() if any(_could_take(s, piece, models, level) for piece in short)]
     if not able:
         return ()
     if not grow:
@@ -261,12 +290,12 @@ def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wai
     return tuple(waits)
 
 
-def _could_take(source: Source, bundle: Resources, accelerators: tuple[str, ...], level: str | None) -> bool:
-    if bundle.gpu_units and accelerators and source.cell.model not in accelerators:
+def _could_take(source: Source, piece: Piece, accelerators: tuple[str, ...], level: str | None) -> bool:
+    if piece.gpu_units and accelerators and source.cell.model not in accelerators:
         return False
     if level is not None and source.standing.blank.domain(level) is None and level != NODE_LEVEL:
         return False
-    return source.blank.slot.fits(bundle)
+    return source.blank.seats(piece) > 0
 
 
 def _refused(resting: list[Source]) -> Wait:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rayorch.core.capacity import GroupState, Instance, InstancePhase, Provider
 from rayorch.core.payload import Json
-from rayorch.core.types import GPU, UNIT
+from rayorch.core.types import GPU, MAX_UNITS, UNIT
 from rayorch.core.views import Launch, Overview
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ def group_json(state: GroupState) -> dict[str, Json]:
         "spares": group.spares,
         "idleS": group.idle_s,
         "preference": group.preference,
-        "node": {name: int(n) if n == int(n) else n for name, n in group.total.to_floats().items()},
+        "node": {
+            name: int(n) if n == int(n) else n
+            for name, n in group.total.to_floats().items()
+            if n < MAX_UNITS / UNIT  # what nobody has declared does not limit the group
+        },
         "labels": dict(group.labels),
         "nodes": {phase.value: phases.get(phase, 0) for phase in InstancePhase},
         "machines": [_machine_json(i) for i in group.instances if i.phase is not InstancePhase.RUNNING],
