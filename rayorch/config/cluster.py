@@ -15,6 +15,9 @@ from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
 from rayorch.core.types import CPU, GPU, MAX_UNITS, Resources
 
+FACTORS = ("provision_deadline_factor",)
+"""Timings that are no lengths of time."""
+
 MANY_NODES = 10**6
 """Stands for a pool without a declared maximum."""
 
@@ -80,6 +83,7 @@ class Timing(Model):
     failure_settle: Duration | None = None
     node_idle: Duration | None = None
     provision: Duration | None = None
+    provision_deadline_factor: Annotated[float, Field(ge=1, le=1000)] | None = None
     group_backoff: Duration | None = None
     group_backoff_max: Duration | None = None
 
@@ -155,7 +159,8 @@ class ClusterDocument(Model):
         policies = self.spec.policies.model_dump(exclude_none=True)
         name = policies.pop("name")
         knobs: dict[str, float | bool] = {
-            f"{knob}_s": seconds for knob, seconds in self.spec.timing.model_dump(exclude_none=True).items()
+            knob if knob in FACTORS else f"{knob}_s": value
+            for knob, value in self.spec.timing.model_dump(exclude_none=True).items()
         }
         knobs["preemption"] = self.spec.preemption
         pools = tuple(_pool(pool, f"spec.nodePools[{n}]") for n, pool in enumerate(self.spec.node_pools))

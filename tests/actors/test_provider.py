@@ -91,10 +91,10 @@ def test_what_can_not_be_is_refused_with_its_field(spec: str, environment: dict[
 def test_pools_say_how_groups_of_their_name_are_treated_and_timings_become_knobs() -> None:
     settings = _settings(
         "{nodeProvider: ray, nodePools: [{name: h100, spares: 1, idle: 2m, preference: 3}, {name: l4}],"
-        " timing: {provision: 4m, groupBackoff: 30s, groupBackoffMax: 1h, nodeIdle: 10s}}",
+        " timing: {provision: 4m, provisionDeadlineFactor: 3.0, groupBackoff: 30s, groupBackoffMax: 1h, nodeIdle: 10s}}",
         {},
     )
     assert settings is not None
     assert settings.wishes == (GroupWishes("h100", 1, 120.0, 3), GroupWishes("l4"))
-    assert settings.knobs == GroupKnobs(provision_s=240.0, deadline_factor=2.0, backoff_s=30.0, backoff_max_s=3600.0)
+    assert settings.knobs == GroupKnobs(provision_s=240.0, deadline_factor=3.0, backoff_s=30.0, backoff_max_s=3600.0)
     assert settings.levels == ("rack",)
