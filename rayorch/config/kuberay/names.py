@@ -19,7 +19,6 @@ HEAD_CONTAINER = "ray-head"
 SERVER_CONTAINER = "rayorch"
 WORKER_CONTAINER = "ray-worker"
 DASHBOARD_PORT_NAME = "dashboard"  # by which KubeRay finds where to send jobs
-GATEWAY_PORT_NAME = "rayorch"
 RAY_DASHBOARD_PORT = 8265
 GCS_PORT = 6379
 SERVE_PORT = 8000
