@@ -13,20 +13,21 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from rayorch.actors.group_facts import GroupWishes, as_wished, completed, ends_soon, shape_labels
 from rayorch.adapters import ray_drain
 from rayorch.adapters.ray_autoscaler import read_autoscaler
 from rayorch.core.admission import NodeShape
-from rayorch.core.capacity import Capacity, GroupName, NodeGroup, Provider
+from rayorch.core.capacity import Capacity, NodeGroup, Provider
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, StalePlanError
 from rayorch.core.inventory import Inventory
 from rayorch.core.node_groups import GroupKnobs, NodeGroups
-from rayorch.core.types import MODEL_LABEL, NodeHealth, NodeId, NodeSpec
+from rayorch.core.types import NodeHealth, NodeId, NodeSpec
 from rayorch.core.views import AutoscalerView
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ DRAIN_WAIT_S, DRAIN_POLL_S = 15.0, 0.2
 """How long nodes may take to become idle in Ray's eyes: their agents have to end first."""
 AUTOSCALER_PERIOD_S = 5.0
 """Time between two looks at what Ray's autoscaler reports."""
-TOPOLOGY_PREFIX = "rayorch.io/"
 
 
 class GroupProvider(Protocol):
@@ -71,16 +71,6 @@ class Drains(Protocol):
     def drain_idle(self, node: NodeId, reason: str) -> str:
         """Why the node can't be let go, empty when it was."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class GroupWishes:
-    """What the Cluster document says of one group; None leaves what its provider says."""
-
-    name: str
-    spares: int | None = None
-    idle_s: float | None = None
-    preference: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +168,7 @@ class GroupKeeper:
         if self._seen is None:
             return None
         return tuple(
-            NodeShape(group.total, group.max_replicas * group.hosts, _shape_labels(group))
+            NodeShape(group.total, group.max_replicas * group.hosts, shape_labels(group))
             for group in (state.group for state in self.capacity().groups)
         )
 
@@ -187,13 +177,14 @@ class GroupKeeper:
 
         A node that does not name its machine is found by the address of the machine's pod.
         """
-        self._drained = frozenset(node.id for node in nodes if node.health is NodeHealth.DRAINING)
+        now_s = time.time()
+        self._drained = frozenset(node.id for node in nodes if ends_soon(node, now_s))
         if self._seen is None:
             return nodes
         groups = {state.group.name: state.group for state in self.capacity().groups}
         machines = {i.name: name for name, group in groups.items() for i in group.instances}
         by_address = {address: name for name, address in self._seen.addresses if name in machines}
-        return tuple(_completed(node, groups, machines, by_address, self._settings.levels) for node in nodes)
+        return tuple(completed(node, groups, machines, by_address, self._settings.levels) for node in nodes)
 
     def nodes_changed(self) -> None:
         """Ray's nodes have been looked at again: instances may have become nodes, and time has passed."""
@@ -241,7 +232,7 @@ class GroupKeeper:
 
     def _observe(self, state: ClusterState) -> None:
         wishes = {wish.name: wish for wish in self._settings.wishes}
-        groups = tuple(_as_wished(group, wishes.get(group.name), self._settings.levels) for group in state.groups)
+        groups = tuple(as_wished(group, wishes.get(group.name), self._settings.levels) for group in state.groups)
         provider = Provider.RAY if state.in_tree else Provider.OURS
         nodes = self._inventory.nodes.values()
         self._groups.observe(groups, time.time(), provider=provider, nodes=nodes, drained=self._drained)
@@ -416,49 +407,3 @@ def _kuberay(settings: KubeRaySettings) -> GroupProvider:
     from rayorch.adapters.kuberay import KubeRayClient  # only where there is a RayCluster
 
     return KubeRayClient(settings)
-
-
-def _as_wished(group: NodeGroup, wish: GroupWishes | None, levels: tuple[str, ...]) -> NodeGroup:
-    """With what the Cluster document says of it, and each topology level under its own name."""
-    if wish is not None:
-        group = replace(
-            group,
-            spares=group.spares if wish.spares is None else wish.spares,
-            idle_s=group.idle_s if wish.idle_s is None else wish.idle_s,
-            preference=group.preference if wish.preference is None else wish.preference,
-        )
-    labels = dict(group.labels)
-    for level in levels:
-        prefixed = labels.get(TOPOLOGY_PREFIX + level)
-        if prefixed is not None:
-            labels[level] = prefixed
-    return replace(group, labels=tuple(sorted(labels.items())))
-
-
-def _completed(
-    node: NodeSpec,
-    groups: Mapping[GroupName, NodeGroup],
-    machines: Mapping[str, GroupName],
-    by_address: Mapping[str, str],
-    levels: tuple[str, ...],
-) -> NodeSpec:
-    if not node.instance and node.name in by_address:  # a node without a name of its own is called by its address
-        instance = by_address[node.name]
-        node = replace(node, instance=instance, group=machines[instance])
-    group = groups.get(GroupName(node.group))
-    if group is None:
-        return node
-    labels = {**dict(group.labels), **dict(node.labels)}
-    known = {**{level: labels[level] for level in levels if level in labels}, **dict(node.topology)}
-    return replace(
-        node,
-        labels=tuple(sorted(labels.items())),
-        topology=tuple((level, known[level]) for level in levels if level in known),
-        devices=tuple(d if d.model else replace(d, model=group.model) for d in node.devices),
-    )
-
-
-def _shape_labels(group: NodeGroup) -> tuple[tuple[str, str], ...]:
-    # Empty where the model is not known: such a group serves nobody who names one.
-    model = {MODEL_LABEL: group.model} if group.total.gpu_units else {}
-    return tuple(sorted({**model, **dict(group.labels)}.items()))

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rayorch.actors.node_groups import GroupSettings, GroupWishes
+from rayorch.actors.group_facts import GroupWishes
+from rayorch.actors.node_groups import GroupSettings
 from rayorch.adapters.kuberay import KubeRaySettings
 from rayorch.config import ClusterSettings, KubeRaySection, Pool
 from rayorch.core.capacity import GroupName, NodeGroup

@@ -196,7 +196,7 @@ def test_exactly_the_nodes_of_a_gang_appear_it_runs_and_they_go_again(stage: Sta
         0
     ]
     assert (order.from_replicas, order.to_replicas, order.beneficiaries) == (0, 2, ("wide",))
-    assert "Provisioning" in stage.instance.waits("wide")
+    eventually("it says why", lambda: "Provisioning" in stage.instance.waits("wide"))
 
     stage.instance.kill(stage.instance.inventory)  # what it knew of the order is lost; the count is not
     stage.ended("wide")
@@ -214,12 +214,13 @@ def test_exactly_the_nodes_of_a_gang_appear_it_runs_and_they_go_again(stage: Sta
 
 def test_two_gangs_that_both_want_the_last_node_never_hold_one_another_and_both_finish(stage: Stage) -> None:
     before = len(stage.operator.created)
-    stage.instance.submit(stage.wide("one", nodes=2), stage.wide("two", nodes=2))  # three nodes can be had
+    gangs = [stage.wide(name, nodes=2, steps=100) for name in ("one", "two")]  # three nodes can be had
+    stage.instance.submit(*gangs)
 
     stage.until("one of them runs", lambda: stage.progress("one").step or stage.progress("two").step)
     runs, waits = ("one", "two") if stage.progress("one").step else ("two", "one")
     assert stage.instance.workload(waits).placement == ()
-    assert "CapacityLimit" in stage.instance.waits(waits)
+    stage.until("it says why", lambda: "CapacityLimit" in stage.instance.waits(waits))
     assert stage.replicas() == 2  # a third node would help nobody
     stage.ended("one", "two")
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rayorch.actors import node_groups
-from rayorch.actors.node_groups import GroupKeeper, GroupSettings, GroupWishes
+from rayorch.actors.group_facts import GroupWishes
+from rayorch.actors.node_groups import GroupKeeper, GroupSettings
 from rayorch.adapters.kuberay import ClusterState
 from rayorch.core.capacity import GroupName, Instance, InstancePhase, NodeGroup, Provider
 from rayorch.core.decisions import GroupChange
@@ -531,13 +532,25 @@ def test_what_an_operator_should_know_is_passed_on() -> None:
     _run(World(_group(1)), story)
 
 
-def test_a_machine_whose_node_ray_drains_is_made_up_for_by_another_one_under_the_same_count() -> None:
+@pytest.mark.parametrize(
+    ("left_s", "phase"),
+    [
+        (25.0, InstancePhase.LEAVING),
+        (-5.0, InstancePhase.LEAVING),  # any moment now
+        (3600.0, InstancePhase.RUNNING),  # a person drains it, and nobody makes up for it
+        (None, InstancePhase.RUNNING),
+    ],
+)
+def test_a_machine_whose_node_is_taken_back_is_made_up_for_by_another_one_under_the_same_count(
+    left_s: float | None, phase: InstancePhase
+) -> None:
     async def story(world: World) -> None:
-        drained = replace(_nodes(1)[0], health=NodeHealth.DRAINING)
+        by_s = None if left_s is None else time.time() + left_s
+        drained = replace(_nodes(1)[0], health=NodeHealth.DRAINING, drain_deadline_s=by_s)
         world.inventory.observe(world.keeper.completed((drained,)), 2.0)
         world.keeper.nodes_changed()
-        assert [i.phase for i in world.state.group.instances] == [InstancePhase.LEAVING]
-        assert (world.state.order.from_replicas, world.state.order.to_replicas) == (0, 1)
+        assert [i.phase for i in world.state.group.instances] == [phase]
+        assert (world.state.order is not None) == (phase is InstancePhase.LEAVING)
 
     _run(World(_group(1), nodes=1), story)
 

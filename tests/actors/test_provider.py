@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rayorch.actors.node_groups import GroupSettings, GroupWishes
+from rayorch.actors.group_facts import GroupWishes
+from rayorch.actors.node_groups import GroupSettings
 from rayorch.actors.provider import group_settings
 from rayorch.adapters.kuberay import KubeRaySettings
 from rayorch.config import ClusterDocument, load_documents
@@ -91,7 +92,7 @@ def test_what_can_not_be_is_refused_with_its_field(spec: str, environment: dict[
 def test_pools_say_how_groups_of_their_name_are_treated_and_timings_become_knobs() -> None:
     settings = _settings(
         "{nodeProvider: ray, nodePools: [{name: h100, spares: 1, idle: 2m, preference: 3}, {name: l4}],"
-        " timing: {provision: 4m, provisionDeadlineFactor: 3.0, groupBackoff: 30s, groupBackoffMax: 1h, nodeIdle: 10s}}",
+        " timing: {provision: 4m, provisionDeadlineFactor: 3.0, groupBackoff: 30s, groupBackoffMax: 1h}}",
         {},
     )
     assert settings is not None
