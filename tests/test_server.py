@@ -52,3 +52,16 @@ def test_emulated_nodes_name_their_gpus_when_asked(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="emulated") as refused:
         server.settings_from([*home, "--exact-devices"])
     assert refused.value.field == "exact-devices"
+
+
+def test_who_provides_nodes_is_read_with_the_cluster_document(tmp_path: Path) -> None:
+    document = tmp_path / "cluster.yaml"
+    document.write_text(
+        "apiVersion: rayorch/v1\nkind: Cluster\nmetadata: {name: c}\n"
+        "spec: {topology: [rack], kuberay: {cluster: ml, namespace: research}, timing: {provision: 3m}}\n"
+    )
+    settings = server.settings_from(["--home", str(tmp_path), "-f", str(document)])
+    assert settings.groups is not None and settings.groups.kuberay is not None
+    assert (settings.groups.kuberay.cluster, settings.groups.kuberay.namespace) == ("ml", "research")
+    assert (settings.groups.levels, settings.groups.knobs.provision_s) == (("rack",), 180.0)
+    assert server.settings_from(["--home", str(tmp_path)]).groups is None
