@@ -284,7 +284,7 @@ class Room:
 class Plain:
     """One explicit node: what is free on it, in whole GPUs and CPUs, and for which head of a queue it is held.
 
-    `tier`: 0 there, 1 on its way, 2 asked for in this plan; `ordered_for`: the gangs that it was ordered for.
+    `tier`: 0 there, 1 on its way, 2 asked for in this plan; `shares`: how many of its group's new nodes are for whom.
     """
 
     group: str
@@ -295,7 +295,7 @@ class Plain:
     tier: int
     whole_gpus: int = 0
     held_for: str = ""
-    ordered_for: tuple[WorkloadId, ...] = ()
+    shares: tuple[tuple[WorkloadId, int], ...] = ()
 
 
 def plain_room(room: Room, snapshot: Snapshot, made: Plan) -> list[Plain]:
@@ -317,16 +317,16 @@ def plain_room(room: Room, snapshot: Snapshot, made: Plan) -> list[Plain]:
     for name, group in sorted(room.groups.items()):
         there = sum(node.group == name for node in snapshot.nodes)
         order = next(s.order for s in snapshot.capacity.groups if s.group.name == name)
-        ordered_for = order.beneficiaries if order is not None else ()
-        found += plain_nodes(group, group.replicas * group.hosts - there, 1, ordered_for)
+        shares = order.shares if order is not None else ()
+        found += plain_nodes(group, group.replicas * group.hosts - there, 1, shares)
     return found
 
 
-def plain_nodes(group: NodeGroup, count: int, tier: int, ordered_for: tuple[WorkloadId, ...]) -> list[Plain]:
+def plain_nodes(group: NodeGroup, count: int, tier: int, shares: tuple[tuple[WorkloadId, int], ...]) -> list[Plain]:
     """New nodes of a group."""
     gpu, cpu = group.total.gpu_units // UNIT, group.total.units(CPU) // UNIT
     rack = group.label("rack") or ""
-    return [Plain(group.name, rack, group.model, gpu, cpu, tier, gpu, "", ordered_for) for _ in range(max(0, count))]
+    return [Plain(group.name, rack, group.model, gpu, cpu, tier, gpu, "", shares) for _ in range(max(0, count))]
 
 
 def seat_plainly(spec: WorkloadSpec, nodes: list[Plain], sign: int) -> bool:
@@ -365,7 +365,15 @@ def _seat_role(
     gpu, cpu = role.bundle.gpu_units // UNIT, role.bundle.units(CPU) // UNIT
     left = role.min_count
     able = [n for n in nodes if n.gpu >= gpu and n.cpu >= cpu and (not gpu or not model or n.model == model)]
-    for node in sorted(able, key=lambda n: (n.tier, gang not in n.ordered_for, sign * n.gpu, n.cpu)):
+    able.sort(key=lambda n: (n.tier, sign * n.gpu, n.cpu))
+    promised: dict[str, int] = {}
+    own: list[Plain] = []
+    rest: list[Plain] = []
+    for node in able:  # as many nodes of each group as it was promised, the fullest first, before those of others
+        share = dict(node.shares).get(gang, 0) if node.tier else len(able)
+        promised[node.group] = promised.get(node.group, 0) + (1 if node.tier else 0)
+        (own if promised[node.group] <= share else rest).append(node)
+    for node in (*own, *rest):
         fits = min(left, node.cpu // cpu if cpu else left, node.gpu // gpu if gpu else left)
         if fits:
             node.gpu -= fits * gpu
@@ -394,7 +402,7 @@ def too_many(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
             for change in growths:
                 group = room.groups[change.group]
                 count = change.to_replicas - change.from_replicas - (1 if change.group == without else 0)
-                nodes += plain_nodes(group, count * group.hosts, 2, change.beneficiaries)
+                nodes += plain_nodes(group, count * group.hosts, 2, change.shares)
             if promised <= {spec.id for spec in specs if seat_plainly(spec, nodes, sign)}:
                 return True
         return False

@@ -88,8 +88,8 @@ class NodeGroup:
 class Order:
     """A growth that was asked of a group and is not complete yet: it takes no other decision meanwhile.
 
-    `beneficiaries`: the gangs that need it. `expected_s`: when the nodes should be there, by what was learned.
-    `deadline_s`: when it is given up.
+    `beneficiaries`: the gangs that need it, and in `shares` how many of its nodes each. `expected_s`: when the nodes
+    should be there, by what was learned. `deadline_s`: when it is given up.
     """
 
     group: GroupName
@@ -100,6 +100,7 @@ class Order:
     deadline_s: float
     beneficiaries: tuple[WorkloadId, ...]
     reason: str
+    shares: tuple[tuple[WorkloadId, int], ...] = ()
 
 
 LEAST_LATENESS_S = 60.0

@@ -80,7 +80,8 @@ class GroupChange:
     """Change one node group's replica count from what the decision was made on.
 
     A growth (`to_replicas` is larger) is for `beneficiaries`, expected by `expected_s` and given up at `deadline_s`. A
-    shrink names the `instances` that go, whole replicas that hold nothing, and the `nodes` that they are.
+    shrink names the `instances` that go, whole replicas that hold nothing, and the `nodes` that they are. `shares`: on
+    how many of the new nodes each beneficiary counts; two may count on one node.
     """
 
     group: GroupName
@@ -92,6 +93,7 @@ class GroupChange:
     deadline_s: float = 0.0
     instances: tuple[str, ...] = ()
     nodes: tuple[NodeId, ...] = ()
+    shares: tuple[tuple[WorkloadId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,6 +195,7 @@ class NodeGroups:
                 change.deadline_s,
                 change.beneficiaries,
                 change.reason,
+                change.shares,
             )
             self._growths[change.group] = _Growth(order, frozenset(i.name for i in group.instances))
         else:

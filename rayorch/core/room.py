@@ -82,8 +82,8 @@ class Room:
         return slot.free if slot is not None else Resources()
 
     def gpu_units(self, node_id: NodeId) -> int:
-        """Free GPU units on the node, all devices together; 0 where nothing new is taken."""
-        return self._slots[node_id].gpu_units if node_id in self._usable else 0
+        """Free GPU units on the node, all devices together; 0 where nothing new is taken, or too much is held."""
+        return max(0, self._slots[node_id].gpu_units) if node_id in self._usable else 0
 
     def fits(self, node_id: NodeId, bundle: Resources) -> bool:
         """Whether the node would take the bundle now."""

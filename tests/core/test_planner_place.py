@@ -322,3 +322,10 @@ def test_growth_stays_in_the_rack_that_is_required() -> None:
     nodes = [node("n1", 2, "r1"), node("n2", 4, "r2"), node("n3", 1, "r1")]
     made = plan(snapshot(nodes, [running("a", ["n1"] * 2, (2, 6), rack="required")]), DEFAULT)
     assert grown(made) == {"a": ["n3"]}
+
+
+def test_a_node_on_which_more_is_held_than_it_has_takes_nothing_from_the_others() -> None:
+    over = replace(node("n1", 4, model="H100"), foreign=gpus(2))
+    nodes = [over, node("n2", 4, model="H100"), node("n3", 4, model="H100")]
+    work = [running("x", ["n1"], gpu=4), pending("a", 2, gpu=4, accelerators=("H100",))]
+    assert started(plan(snapshot(nodes, work), DEFAULT)) == {"a": ["n2", "n3"]}

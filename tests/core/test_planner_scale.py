@@ -102,6 +102,7 @@ def coming(seen: NodeGroup, count: int, of: int, *beneficiaries: str, late_s: fl
         deadline_s=NOW + 550,
         beneficiaries=tuple(WorkloadId(id) for id in beneficiaries),
         reason="for them",
+        shares=tuple((WorkloadId(id), count * seen.hosts) for id in beneficiaries),
     )
     return GroupState(replace(seen, replicas=of + count, instances=machines), order)
 
@@ -140,6 +141,7 @@ def test_a_gang_larger_than_the_cluster_gets_exactly_its_nodes() -> None:
             beneficiaries=(WorkloadId("w"),),
             expected_s=NOW + 300,
             deadline_s=NOW + 600,
+            shares=((WorkloadId("w"), 2),),
         ),
     )
 

@@ -57,7 +57,7 @@ class Facts:
     `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
     `owed`: for whom room is being freed, or was a moment ago. `standings`: the node groups, where we run them.
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
-    `orders`: the groups with an open order for some gang, and for which.
+    `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
     """
 
     snapshot: Snapshot
@@ -72,7 +72,7 @@ class Facts:
     standings: Mapping[GroupName, Standing]
     arriving: Mapping[NodeId, GroupName]
     horizon: Topology
-    orders: Mapping[str, frozenset[WorkloadId]]
+    orders: Mapping[str, Mapping[WorkloadId, int]]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
@@ -109,7 +109,7 @@ class Facts:
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else topology,
             orders={
-                name: frozenset(order.beneficiaries)
+                name: dict.fromkeys(order.beneficiaries, 0) | dict(order.shares)
                 for name, standing in groups.items()
                 if (order := standing.state.order) is not None and order.beneficiaries
             },
@@ -123,10 +123,6 @@ class Facts:
     def ordered_for(self, id: WorkloadId) -> bool:
         """Whether an open order is for this gang."""
         return any(id in gangs for gangs in self.orders.values())
-
-    def spoken_for(self, id: WorkloadId) -> frozenset[str]:
-        """The groups whose open orders are for other gangs alone."""
-        return frozenset(group for group, gangs in self.orders.items() if id not in gangs)
 
     def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
         """The profile's score for a node."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Reserve, Start
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
@@ -69,11 +70,10 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
         return ()
     room, need = draft.soon.room, claim.resources.gpu_units
     plain = draft.search(room)
-    others = draft.facts.spoken_for(claim.id)
+    others = _meant_for_others(draft, claim)
 
     def existing_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        waits = 2 * (draft.facts.nodes[node].group in others) + (node in arriving)
-        return (waits, *plain.score(bundle, node, free))
+        return (2 * (node in others) + (node in arriving), *plain.score(bundle, node, free))
 
     def fewest_awaited(domain: Domain) -> SortKey:
         here = sum(room.gpu_units(node) for node in domain.nodes if node not in arriving)
@@ -124,22 +124,36 @@ def hold(draft: Draft, claim: Claim) -> bool:
 
 
 def _to_its_own(draft: Draft, claim: Claim, search: Search) -> Search:
-    """For a gang that nodes were ordered for: before nodes of groups that were ordered for others, if it can be helped.
+    """For a gang that nodes were ordered for: before nodes that were ordered for others, if it can be helped.
 
     Both would fit; but those others may fit nowhere else, and what was ordered for this one would stay idle.
     """
-    others = draft.facts.spoken_for(claim.id)
-    if not others or not draft.facts.ordered_for(claim.id):
+    if not draft.facts.ordered_for(claim.id):
         return search
-    nodes = draft.facts.nodes
+    others = _meant_for_others(draft, claim)
 
     def score(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (int(nodes[node].group in others), *search.score(bundle, node, free))
+        return (int(node in others), *search.score(bundle, node, free))
 
     def domain_score(domain: Domain) -> SortKey:
-        return (any(nodes[node].group in others for node in domain.nodes), *search.domain_score(domain))
+        return (any(node in others for node in domain.nodes), *search.domain_score(domain))
 
-    return replace(search, score=score, domain_score=domain_score, best=None)
+    return replace(search, score=score, domain_score=domain_score, best=None) if others else search
+
+
+def _meant_for_others(draft: Draft, claim: Claim) -> frozenset[NodeId]:
+    """Free nodes, there or on their way, of groups with open orders, less as many as were ordered for this gang.
+
+    Which of a group's nodes are whose is not known: the gang's are those with least free that take its largest piece.
+    """
+    room, found = draft.soon.room, set[NodeId]()
+    largest = max((bundle for bundle, _ in claim.shape.bundles), key=lambda b: b.gpu_units, default=Resources())
+    for group, shares in draft.facts.orders.items():
+        standing = draft.facts.standings[GroupName(group)]
+        free = [node.id for node in (*standing.nodes, *standing.arriving) if room.fits(node.id, largest)]
+        free.sort(key=lambda node: (room.gpu_units(node), node))
+        found.update(free[shares.get(claim.id, 0) :])
+    return frozenset(found)
 
 
 def _within_quota(draft: Draft, claim: Claim) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayorch.core.capacity import GroupName
+from rayorch.core.decisions import Wait
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.stock import Area, Cell, Leftover, LeftoverPool, Piece, Source, Trial, paths_of
@@ -27,7 +28,10 @@ Pieces = tuple[tuple[Piece, int], ...]
 
 
 class Stock:
-    """The books of stage 8. `needed`: existing nodes that a waiting gang counts on. `sources`: groups, by name."""
+    """The books of stage 8. `needed`: existing nodes that a waiting gang counts on. `sources`: groups, by name.
+
+    `refusals`: why nodes don't come for a shape, for gangs that groups may grow for and for others.
+    """
 
     def __init__(self, draft: Draft) -> None:
         self._pool = LeftoverPool()
@@ -41,6 +45,7 @@ class Stock:
         self._keeps_grown = 0
         self._near = draft.facts.topology
         self.needed: set[NodeId] = set()
+        self.refusals: dict[tuple[Shape, bool], tuple[Wait, ...]] = {}
         self.sources: dict[GroupName, Source] = {}
         self._count_nodes(draft)
         self._add_sources(draft)
@@ -82,13 +87,17 @@ class Stock:
             source.hope -= count
             source.opened += count
         self._keeps_grown += bool(trial.new)
+        added: dict[Source, set[NodeId]] = {}
         for cell, nodes in trial.nodes:
             if not cell.coming:
                 self.needed.update(nodes)
                 continue
             source = self.sources[GroupName(cell.name)]
-            if benefits and source.opened and any(self._is_new(source, node) for node in nodes):
-                source.beneficiaries[claim.id] = None
+            new = {node for node in nodes if self._is_new(source, node)} if benefits else set()
+            if new:
+                added.setdefault(source, set()).update(new)
+        for source, nodes_added in added.items():
+            source.shares[claim.id] = source.shares.get(claim.id, 0) + len(nodes_added)
 
     def count_on(self, trial: Trial) -> None:
         """The gang can't have all that it needs now, but soon may: what exists of it is not taken away meanwhile."""
@@ -96,14 +105,14 @@ class Stock:
             if not cell.coming:
                 self.needed.update(nodes)
 
-    def short_of(self, claim: Claim) -> list[Resources]:
-        """The bundles of which there are too few seats anywhere, those that may be added included; else all of them."""
+    def short_of(self, claim: Claim) -> list[Piece]:
+        """The pieces of which there are too few seats anywhere, those that may be added included; else all of them."""
         area = self._areas_of(EVERYWHERE)[EVERYWHERE]
         models = claim.shape.accelerators or ("",)
         way = _Way(True, False, True)
         pieces = self._pieces_of(claim.shape)
         short = [p for p in pieces if all(_least_added(area, p, model, claim.id, way) is None for model in models)]
-        return [piece.bundle for piece, _ in short or pieces]
+        return [piece for piece, _ in short or pieces]
 
     def unneeded(self, source: Source) -> int:
         """How many of the nodes that are on their way to the group nobody counts on."""

@@ -222,7 +222,7 @@ def _growth(draft: Draft, source: Source) -> GroupChange | None:
     group, now_s = source.standing.state.group, draft.facts.now_s
     to_replicas, reason = group.replicas + source.opened, ""
     if source.opened:
-        reason = f"{source.opened * group.hosts} nodes for {_names(source.beneficiaries)}"
+        reason = f"{source.opened * group.hosts} nodes for {_names(source.shares)}"
     elif source.room and group.replicas < group.min_replicas <= group.max_replicas:
         to_replicas, reason = group.min_replicas, f"its minimum is {group.min_replicas}"
     if to_replicas == group.replicas:
@@ -233,9 +233,10 @@ def _growth(draft: Draft, source: Source) -> GroupChange | None:
         from_replicas=group.replicas,
         to_replicas=max(to_replicas, min(group.min_replicas, group.max_replicas)),
         reason=reason,
-        beneficiaries=tuple(source.beneficiaries),
+        beneficiaries=tuple(source.shares),
         expected_s=now_s + provision_s,
         deadline_s=order_deadline_s(now_s, provision_s, draft.facts.profile.provision_deadline_factor),
+        shares=tuple(source.shares.items()),
     )
 
 

@@ -144,9 +144,12 @@ class Cell:
 
 
 class Source:
-    """A group that could add nodes. `room`: how many replicas now; `hope`: how many once what is under way is over."""
+    """A group that could add nodes. `room`: how many replicas now; `hope`: how many once what is under way is over.
 
-    __slots__ = ("beneficiaries", "blank", "cell", "hope", "opened", "room", "standing", "units")
+    `shares`: the gangs that count on nodes that it adds, and on how many.
+    """
+
+    __slots__ = ("blank", "cell", "hope", "opened", "room", "shares", "standing", "units")
 
     def __init__(self, standing: Standing, cell: Cell, blank: Leftover, room: int, hope: int) -> None:
         self.standing = standing
@@ -156,7 +159,7 @@ class Source:
         self.hope = hope
         self.opened = 0
         self.units = standing.blank.total.gpu_units
-        self.beneficiaries: dict[WorkloadId, None] = {}
+        self.shares: dict[WorkloadId, int] = {}
 
     @property
     def hosts(self) -> int:
