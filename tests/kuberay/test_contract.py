@@ -401,6 +401,8 @@ def test_ray_s_autoscaler_switched_on_meanwhile_is_noticed(
     with pytest.raises(AdmissionError) as refused:
         client.scale(change("gpu", 1, 3))
     assert refused.value.field == "spec.enableInTreeAutoscaling"
+    # A field that is not there can't be tested: then it is only noticed.
+    assert spec_of(server)[0]["replicas"] == (3 if before is None else 1)
 
 
 def test_a_cluster_replaced_meanwhile_is_not_patched(server: Any, client: KubeRayClient) -> None:
