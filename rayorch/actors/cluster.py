@@ -53,7 +53,7 @@ SHAPES_PERIOD_S = 30.0
 DEMAND_PERIOD_S = 60.0
 """The demand for capacity is repeated, in case who keeps it was restarted; an equal one costs nothing."""
 LEVEL_PREFIX = "rayorch.io/"
-"""Nodes may carry the label of a topology level with it."""
+"""Groups may carry the label of a topology level with it."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -322,19 +322,28 @@ class RayCluster:
         stale = time.monotonic() - self._demand_sent_s > DEMAND_PERIOD_S
         if gangs != self._sent_demand or stale:
             bundles = [bundle.to_floats() for gang in gangs for bundle in gang.bundles]
-            prefixed = self._prefixed_levels()
+            names = self._label_names()
             selectors = [
-                {prefixed.get(key, key): value for key, value in gang.selector} for gang in gangs for _ in gang.bundles
+                dict(gang.selector) if names is None else {names[s]: s[1] for s in gang.selector if s in names}
+                for gang in gangs
+                for _ in gang.bundles
             ]
             self._demand_call = self._coordinator.set_gang_demand.remote(bundles, selectors)
             self._demand_sent_s = time.monotonic()
             self._sent_demand = gangs
 
-    def _prefixed_levels(self) -> dict[str, str]:
-        """Topology levels whose label has our prefix on the nodes, and that label: what Ray's selectors must name."""
-        labels = {key for state in self.capacity.groups for key, _ in state.group.labels}
-        labels |= {key for node in self.nodes.values() for key, _ in node.labels}
-        return {key.removeprefix(LEVEL_PREFIX): key for key in labels if key.startswith(LEVEL_PREFIX)}
+    def _label_names(self) -> dict[tuple[str, str], str] | None:
+        """(level or label, value) → the label's name for Ray's autoscaler, of all that it knows; None: no group is known.
+
+        One that it does not know must not be asked for: it would add no node for anybody.
+        """
+        if not self.capacity.groups:
+            return None
+        names: dict[tuple[str, str], str] = {}
+        for state in self.capacity.groups:
+            for name, value in state.group.autoscaler_labels:
+                names[name.removeprefix(LEVEL_PREFIX), value] = names[name, value] = name
+        return names
 
     def _demand_taken(self, call: Any) -> bool:
         """Whether the last demand has been answered, or given up: then the next one may go out."""

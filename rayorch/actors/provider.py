@@ -64,6 +64,7 @@ def _declared(pool: Pool) -> NodeGroup:
         labels=shape.labels,
         model=dict(shape.labels).get(MODEL_LABEL, ""),
         preference=pool.preference or 0,
+        autoscaler_labels=shape.labels,
     )
 
 

@@ -60,6 +60,7 @@ class NodeGroup:
     accelerator type, empty without GPUs. `replicas`: how many are asked for now. `spot`: nodes may be taken away at
     any time, after a notice. `spares`: idle replicas that are kept. `idle_s`: how long a node must be idle before it
     goes, None for the profile's value. `preference`: the smallest is grown first among groups that would do.
+    `autoscaler_labels`: those by which Ray's autoscaler knows the group's nodes; it can't be asked for others.
     """
 
     name: GroupName
@@ -75,6 +76,7 @@ class NodeGroup:
     idle_s: float | None = None
     preference: int = 0
     instances: tuple[Instance, ...] = ()
+    autoscaler_labels: tuple[tuple[str, str], ...] = ()
 
     def label(self, key: str) -> str | None:
         """The value that each of its nodes has for a label (a topology level), None without it."""

@@ -82,7 +82,16 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
         eventually("the head is up", lambda: "Ray runtime started" in head.log_tail(20_000))
         ray.init(address=address, namespace="rayorch", log_to_driver=False)
         pools = (NodeShape(Resources.of({"GPU": GPUS, "CPU": 4}), MOST, ((MODEL_LABEL, MODEL),)),)
-        declared = NodeGroup(GroupName("gpu"), pools[0].total, 0, 0, MOST, labels=pools[0].labels, model=MODEL)
+        declared = NodeGroup(
+            GroupName("gpu"),
+            pools[0].total,
+            0,
+            0,
+            MOST,
+            labels=pools[0].labels,
+            model=MODEL,
+            autoscaler_labels=pools[0].labels,
+        )
         groups = GroupSettings(None, declared=(declared,))
         start_instance(InstanceSettings(short_profile(), tmp_path / "home", pools=pools, groups=groups))
         made = Instance()

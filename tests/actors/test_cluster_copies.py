@@ -11,7 +11,7 @@ from rayorch.actors import cluster
 from rayorch.actors.cluster import RayCluster
 from rayorch.actors.inventory import Sight
 from rayorch.core.allocations import AllocationChanges
-from rayorch.core.capacity import Capacity, GroupName, Provider
+from rayorch.core.capacity import Capacity, GroupName, GroupState, NodeGroup, Provider
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import GangDemand, GroupChange, Scale
 from rayorch.core.events import NodeCordoned
@@ -160,10 +160,27 @@ def test_a_demand_names_the_labels_that_its_nodes_must_have(
     assert owners.args_of("set_gang_demand") == [[{"GPU": 8.0}] * 3]
     assert owners.selectors == [{}, h100, h100]
 
-    copies.nodes[NodeId("n1")] = replace(node("n1"), labels=(("rayorch.io/rack", "r1"),))
-    copies._sent_demand = None
-    copies._demand(Scale((held,), (wanted,), "two"))
-    assert owners.selectors[1] == {"rayorch.io/rack": "r7", "ray.io/accelerator-type": "H100"}
+
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [
+        ((("rayorch.io/rack", "r7"), ("ray.io/accelerator-type", "H100")),
+         {"rayorch.io/rack": "r7", "ray.io/accelerator-type": "H100"}),
+        ((("rack", "r7"), ("ray.io/accelerator-type", "A100")), {"rack": "r7"}),  # nobody has that model by label
+        ((("pool", "x"),), {}),
+        ((), {}),
+    ],
+)  # fmt: skip
+def test_an_autoscaler_is_asked_only_for_labels_that_it_knows(
+    owners: Owners, copies: RayCluster, known: tuple[tuple[str, str], ...], asked: dict[str, str]
+) -> None:
+    copies._coordinator = owners
+    group = NodeGroup(GroupName("g"), Resources.of({"GPU": 8}), 0, 0, 4, autoscaler_labels=known)
+    copies.capacity = Capacity(Provider.RAY, (GroupState(group),))
+    selector = (("rack", "r7"), ("ray.io/accelerator-type", "H100"))
+    wanted = GangDemand(WorkloadId("w"), (Resources.of({"GPU": 8}),), TopologyRequest(), selector)
+    copies._demand(Scale((), (wanted,), "one"))
+    assert owners.selectors == [asked]
 
 
 def test_a_change_that_the_groups_do_not_take_is_refused_with_their_reason(

@@ -124,6 +124,7 @@ def _group(
         # KubeRay's priority is "the larger the sooner".
         preference=-(group.priority or 0) if hints.preference is None else hints.preference,
         instances=instances_of(group, by_group.get(group.group_name, ())),
+        autoscaler_labels=tuple(sorted((group.labels or {}).items())),  # of all the places for labels it reads this one
     )
 
 
