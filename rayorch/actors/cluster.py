@@ -333,7 +333,7 @@ class RayCluster:
             self._sent_demand = gangs
 
     def _label_names(self) -> dict[tuple[str, str], str] | None:
-        """(level or label, value) → the label's name for Ray's autoscaler, of all that it knows; None: no group is known.
+        """(level or label, value) → the label's name for Ray's autoscaler; None while no group is known.
 
         One that it does not know must not be asked for: it would add no node for anybody.
         """
