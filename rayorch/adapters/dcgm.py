@@ -6,17 +6,24 @@ fields are known by their DCGM number, each with the names that it has had; blan
 
 from __future__ import annotations
 
+import http.client
+import logging
 import re
-import urllib.error
-import urllib.request
+import socket
+import threading
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rayorch.core.device_facts import GpuFacts, MigInstance, Sight, XidEvent
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_S = 2.0
 MAX_PAGE_BYTES = 8 * 2**20
+MAX_DIGITS = 18
+TOO_LARGE = 2.0**63
+"""No field counts so far; infinity and NaN are not below it either."""
 MIB = 2**20
 
 FIELDS: Mapping[int, tuple[str, ...]] = {
@@ -54,7 +61,7 @@ BLANKS = frozenset(
 """Blank, not found, not supported, no permission: as 64-bit integer, as floating point, as 32-bit integer."""
 
 LINE = re.compile(r"^([A-Za-z_:][\w:]*)\{(.*)\}\s+(\S+)(?:\s+\d+)?$")
-LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+LABEL = re.compile(r'(?:^|,)\s*([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 ESCAPE = re.compile(r"\\(.)")
 
 
@@ -78,8 +85,9 @@ class _Entity:
 
 
 def samples(text: str) -> Iterator[Sample]:
-    """The lines that hold a value. Comments, lines of another form and blank values are left out."""
-    for line in text.splitlines():
+    """The lines that hold a value. Comments, lines of another form and values that are blank or out of range are left
+    out."""
+    for line in text.split("\n"):
         match = LINE.match(line.strip())
         if match is None:
             continue
@@ -87,7 +95,7 @@ def samples(text: str) -> Iterator[Sample]:
             value = float(match[3])
         except ValueError:
             continue
-        if value != value or value in BLANKS:
+        if not abs(value) < TOO_LARGE or value in BLANKS:
             continue
         labels = {name: ESCAPE.sub(_unescaped, raw) for name, raw in LABEL.findall(match[2])}
         yield Sample(match[1], labels, value)
@@ -113,17 +121,16 @@ class DcgmPage:
         self._hosts = hosts
         self._timeout_s = timeout_s
         self._gauges: dict[str, int] = {}
-        self._counts: dict[tuple[str, int], int] = {}
+        self._counts: dict[str, dict[int, int]] = {}
 
     def read(self) -> Sight:
-        """Fetch the page and take it apart. `error` says why there is none; blocks for the timeout at most per read."""
+        """Fetch the page and take it apart. `error` says why there is none; blocks for about the timeout at most."""
         try:
-            request = urllib.request.Request(self._url, headers={"Accept": "text/plain"})
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
-                text = answer.read(MAX_PAGE_BYTES).decode(errors="replace")
-        except (OSError, ValueError, urllib.error.URLError) as error:
+            page = _fetched(self._url, self._timeout_s)
+        except (OSError, ValueError, http.client.HTTPException) as error:
             return Sight(error=f"the DCGM exporter at {self._url} can't be read: {error}")
-        return self.parse(text)
+        # A page ends with a line's end. What comes after the last one was cut off, and may be half a number.
+        return self.parse(page[: page.rfind(b"\n") + 1].decode(errors="replace"))
 
     def parse(self, text: str) -> Sight:
         """A page as facts."""
@@ -141,19 +148,65 @@ class DcgmPage:
 
     def _news(self, uuid: str, entity: _Entity) -> Iterator[XidEvent]:
         """XIDs since the last page. At the first one a gauge's value is of unknown age."""
-        counted = False
+        former, self._counts[uuid] = self._counts.get(uuid), entity.xids
         for code, count in sorted(entity.xids.items()):
-            counted = True
-            before = self._counts.get((uuid, code))
-            self._counts[uuid, code] = count
-            if before is not None and count > before:
-                yield XidEvent(uuid, code, fresh=True, count=count - before)
-            elif before is None and count:
-                yield XidEvent(uuid, code, fresh=uuid in self._gauges, count=count)
-        code, before = int(entity.values.get(230, 0)), self._gauges.get(uuid)
-        self._gauges[uuid] = code
-        if code and code != before and not counted:
-            yield XidEvent(uuid, code, fresh=before is not None)
+            more = count - (former or {}).get(code, 0)  # a code that has left the exporter's window counts from nothing
+            if more > 0:
+                yield XidEvent(uuid, code, fresh=former is not None, count=more)
+        before = self._gauges.setdefault(uuid, 0)
+        if 230 not in entity.values:
+            return  # not shown is not none: an old code that is shown again is no news
+        code = self._gauges[uuid] = int(entity.values[230])
+        if code and code != before and not entity.xids:
+            yield XidEvent(uuid, code, fresh=former is not None)
+
+
+def _fetched(url: str, timeout_s: float) -> bytes:
+    """The page at `url`, directly: no proxy, no redirect. OSError, ValueError or HTTPException where there is none.
+
+    The socket's own time-out bounds each wait; an exporter that sends a byte now and then is cut off all the same.
+    """
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("it is no address of HTTP")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=timeout_s)
+    late = threading.Event()
+    try:
+        connection.connect()
+        timer = threading.Timer(timeout_s, _cut, (connection.sock, late))
+        timer.daemon = True
+        timer.start()
+        try:
+            path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+            connection.request("GET", path, headers={"Accept": "text/plain"})
+            answer = connection.getresponse()
+            page = answer.read(MAX_PAGE_BYTES + 1) if answer.status == 200 else b""
+        finally:
+            timer.cancel()
+    finally:
+        connection.close()
+    if late.is_set():
+        raise TimeoutError("timed out")
+    if answer.status != 200:
+        raise ValueError(f"it answers {answer.status}")
+    if len(page) > MAX_PAGE_BYTES:
+        raise ValueError(f"the page has more than {MAX_PAGE_BYTES} bytes")
+    return page
+
+
+def _cut(connected: socket.socket, late: threading.Event) -> None:
+    """End a connection under whoever waits for it."""
+    late.set()
+    try:
+        connected.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # it has ended by itself meanwhile
+        log.debug("cutting off the exporter: %s", error)
+
+
+def _number(text: str) -> int | None:
+    """A label's number; None for what is none, or a longer one than anything is numbered by."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def _entities(found: list[Sample]) -> dict[str, _Entity]:
@@ -165,15 +218,15 @@ def _entities(found: list[Sample]) -> dict[str, _Entity]:
         if not uuid:
             continue
         entity = entities.setdefault(uuid, _Entity(labels))
-        profile, instance = labels.get("GPU_I_PROFILE", ""), labels.get("GPU_I_ID", "")
-        if profile and instance.isdigit():
-            entity.instances[int(instance)] = profile
+        profile, instance = labels.get("GPU_I_PROFILE", ""), _number(labels.get("GPU_I_ID", ""))
+        if profile and instance is not None:
+            entity.instances[instance] = profile
             if sample.name != XID_COUNT and NUMBERS[sample.name] in (250, 251, 252):
                 continue  # the instance's own memory, not the GPU's
         if sample.name == XID_COUNT:
-            code = labels.get("xid", "")
-            if code.isdigit():
-                entity.xids[int(code)] = entity.xids.get(int(code), 0) + int(sample.value)
+            code = _number(labels.get("xid", ""))
+            if code is not None:
+                entity.xids[code] = entity.xids.get(code, 0) + int(sample.value)
         else:
             entity.values[NUMBERS[sample.name]] = sample.value
     return entities
@@ -191,9 +244,8 @@ def _facts(entity: _Entity) -> GpuFacts:
     used, free, total = whole(252), whole(251), whole(250)
     if total is None and used is not None and free is not None:
         total = used + free
-    index: Any = labels.get("gpu", "")
     return GpuFacts(
-        nvml_index=int(index) if str(index).isdigit() else 0,
+        nvml_index=_number(labels.get("gpu", "")) or 0,
         uuid=labels.get("UUID") or labels.get("gpu_uuid") or "",
         name=labels.get("modelName") or labels.get("model_name") or "",
         pci=_pci(labels.get("pci_bus_id", "")),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayorch.adapters.dcgm import FIELDS, NUMBERS, DcgmPage, samples
 from rayorch.core.device_facts import MigInstance, Sight, XidEvent
@@ -64,7 +67,7 @@ def test_a_field_is_the_same_under_each_of_its_names(number: int) -> None:
         "9.223372036854775794e+18",
         *(f"{140737488355328.0 + n:.6f}" for n in range(4)),
         *(str(0x7FFFFFF0 + n) for n in range(4)),
-        "NaN",
+        *("NaN", "+Inf", "-inf", "1e300"),
         "nothing",
     ],
 )
@@ -124,6 +127,41 @@ def test_the_counter_shows_an_xid_that_comes_again() -> None:
     assert old.xids == (XidEvent(A, 79, fresh=False, count=2),)
 
 
+def test_an_xid_that_is_not_shown_for_a_while_is_no_news_when_it_is_shown_again() -> None:
+    reader = DcgmPage("x")
+    assert reader.parse(line("XID_ERRORS", 79)).xids == (XidEvent(A, 79, fresh=False),)
+    for unshown in (line("GPU_TEMP", 40), line("XID_ERRORS", "NaN") + "\n" + line("GPU_TEMP", 40)):
+        assert reader.parse(unshown).xids == ()
+        assert reader.parse(line("XID_ERRORS", 79)).xids == ()
+
+
+def test_an_xid_that_comes_again_after_the_exporters_window_is_news() -> None:
+    reader, counted = DcgmPage("x"), f'DCGM_EXP_XID_ERRORS_COUNT{{UUID="{A}",xid="31"}} 1'
+    reader.parse(line("GPU_TEMP", 40))
+    for _ in range(2):
+        assert reader.parse(counted).xids == (XidEvent(A, 31),)
+        assert reader.parse(line("GPU_TEMP", 40)).xids == ()
+
+
+def test_labels_of_nonsense_are_no_numbers() -> None:
+    more = f',GPU_I_PROFILE="1g.10gb",GPU_I_ID="²",xid="{"9" * 5000}"'
+    text = line("GPU_TEMP", 40, more=more).replace('gpu="0"', 'gpu="²"')
+    xids = text.replace("DCGM_FI_DEV_GPU_TEMP", "DCGM_EXP_XID_ERRORS_COUNT")
+    sight = DcgmPage("x").parse(f"{text}\n{xids}")
+    assert [(gpu.uuid, gpu.temperature_c, gpu.instances) for gpu in sight.gpus] == [(A, 40, ())]
+    assert sight.xids == ()
+
+
+def test_a_line_without_labels_takes_no_longer_than_it_is() -> None:
+    (sample,) = samples(f"x{{{'a' * 4 * 2**20}}} 1")  # minutes, if every letter could begin a label
+    assert sample.labels == {}
+
+
+@given(st.text(alphabet='D{}="\\,\n 0179.eINFna²\u2028UIxidgp_', max_size=200))
+def test_no_page_breaks_the_reader(text: str) -> None:
+    DcgmPage("x").parse(f'DCGM_FI_DEV_XID_ERRORS{{UUID="u",{text}}} 1\n{text}')
+
+
 @pytest.fixture
 def served() -> Iterator[tuple[str, list[bytes]]]:
     """A page over HTTP: its address, and the body that a test may change."""
@@ -133,7 +171,7 @@ def served() -> Iterator[tuple[str, list[bytes]]]:
         def do_GET(self) -> None:
             self.send_response(200 if body[0] else 500)
             self.end_headers()
-            self.wfile.write(body[0])
+            self.wfile.write(body[0] + b"\n")
 
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
@@ -163,3 +201,68 @@ def test_a_page_that_can_not_be_had_is_an_error_not_an_empty_machine(served: tup
     assert DcgmPage("no url").read().error
     body[0] = b"# nothing here\n"
     assert "shows no GPU" in DcgmPage(url, timeout_s=60.0).read().error
+
+
+class RawServer:
+    """Answers one request with these pieces, and then with single bytes until the other side has had enough."""
+
+    def __init__(self, *pieces: bytes, drip: bool = False) -> None:
+        self._pieces, self._drip = pieces, drip
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}/metrics"
+
+    def _serve(self) -> None:
+        client, _ = self._socket.accept()
+        with client:
+            client.recv(65_536)
+            try:
+                for piece in self._pieces:
+                    client.sendall(piece)
+                while self._drip and not self._stop.wait(0.05):
+                    client.sendall(b"x")
+            except OSError:
+                return  # it has had enough
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._socket.close()
+
+
+def test_what_is_no_http_is_an_error_and_no_exception() -> None:
+    with RawServer(b"SSH-2.0-OpenSSH_9.6\r\n") as url:
+        assert "can't be read" in DcgmPage(url, timeout_s=60.0).read().error
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX-A: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_exporter_that_sends_a_byte_now_and_then_is_cut_off(begin: bytes) -> None:
+    with RawServer(begin, drip=True) as url:
+        assert "timed out" in DcgmPage(url, timeout_s=0.5).read().error
+
+
+def test_half_a_line_at_the_end_of_a_page_is_not_read() -> None:
+    whole = line("GPU_TEMP", 50) + "\n" + line("XID_ERRORS", 79)
+    with RawServer(b"HTTP/1.1 200 OK\r\n\r\n", whole[:-1].encode()) as url:  # XID 7, it would say
+        sight = DcgmPage(url, timeout_s=60.0).read()
+    assert sight.gpus[0].temperature_c == 50 and sight.xids == ()
+
+
+def test_a_page_that_is_too_large_is_an_error() -> None:
+    with RawServer(b"HTTP/1.1 200 OK\r\n\r\n", (b"#" * 1023 + b"\n") * 2**13, b"x") as url:
+        assert "bytes" in DcgmPage(url, timeout_s=60.0).read().error
+
+
+def test_neither_a_proxy_nor_a_redirect_nor_a_file_is_followed(
+    served: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = served
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert not DcgmPage(url, timeout_s=60.0).read().error
+    with RawServer(f"HTTP/1.1 302 Found\r\nLocation: {url}\r\n\r\n".encode()) as elsewhere:
+        assert "302" in DcgmPage(elsewhere, timeout_s=60.0).read().error
+    assert "no address" in DcgmPage("file:///etc/hostname").read().error
