@@ -14,9 +14,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rayorch.actors.group_facts import GroupWishes, as_wished, completed, ends_soon, shape_labels
 from rayorch.adapters import ray_drain
@@ -35,12 +36,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 WATCH_RETRY_S = 5.0
 """A watch that ended (its client could not be made, or gave up) is begun again after this time."""
 PATCH_TRIES, PATCH_PAUSE_S = 3, 2.0
 """A patch that got no answer is sent again, after pauses that double. It tests the old count, so it counts once."""
 DRAIN_WAIT_S, DRAIN_POLL_S = 15.0, 0.2
 """How long nodes may take to become idle in Ray's eyes: their agents have to end first."""
+ACTING_THREADS = 8
+"""Groups that can be changed at the same time. Threads of their own: a hanging API server must not stop the looks at
+Ray's nodes."""
 AUTOSCALER_PERIOD_S = 5.0
 """Time between two looks at what Ray's autoscaler reports."""
 
@@ -127,6 +133,7 @@ class GroupKeeper:
         self._locks: dict[str, asyncio.Lock] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._acting: GroupProvider | None = None
+        self._threads = ThreadPoolExecutor(ACTING_THREADS, thread_name_prefix="groups")
         self._stop = threading.Event()
         self.autoscaler: AutoscalerView | None = None
 
@@ -142,6 +149,7 @@ class GroupKeeper:
         self._stop.set()
         for task in tuple(self._work):
             task.cancel()
+        self._threads.shutdown(wait=False)
 
     # ------------------------------------------------------------ what is known
 
@@ -248,7 +256,7 @@ class GroupKeeper:
         while True:
             if self.capacity().provider is Provider.RAY:
                 try:
-                    self.autoscaler = await asyncio.to_thread(read_autoscaler, time.time())
+                    self.autoscaler = await self._call(read_autoscaler, time.time())
                 except ClusterError as error:
                     log.warning("%s", error)
                     before = self.autoscaler or AutoscalerView(0.0)
@@ -270,6 +278,10 @@ class GroupKeeper:
             self._spawn(self._carry_out(change))
         self._show()
         return tuple(refusals)
+
+    async def _call(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a blocking call beside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -322,17 +334,17 @@ class GroupKeeper:
             return {}
         give_up_s = time.monotonic() + DRAIN_WAIT_S
         try:
-            kept = await asyncio.to_thread(self._drains.busy_nodes, nodes)
+            kept = await self._call(self._drains.busy_nodes, nodes)
             while kept and time.monotonic() < give_up_s:
                 await asyncio.sleep(DRAIN_POLL_S)
-                kept = await asyncio.to_thread(self._drains.busy_nodes, nodes)
+                kept = await self._call(self._drains.busy_nodes, nodes)
         except ClusterError as error:
             return dict.fromkeys(nodes, str(error))
         # A replica goes as a whole: where one node is busy, the others are not drained, for that can't be undone.
         whole = set(kept) | self._together(change, kept)
         for node in sorted(nodes - whole):
             try:
-                why = await asyncio.to_thread(self._drains.drain_idle, node, change.reason)
+                why = await self._call(self._drains.drain_idle, node, change.reason)
             except ClusterError as error:
                 why = str(error)
             if why:
@@ -367,7 +379,7 @@ class GroupKeeper:
             if attempt:
                 await asyncio.sleep(PATCH_PAUSE_S * 2 ** (attempt - 1))
             try:
-                await asyncio.to_thread(self._scale, change)
+                await self._call(self._scale, change)
             except StalePlanError as error:
                 count = await self._count(change)
                 if attempt and count == change.to_replicas:
@@ -388,7 +400,7 @@ class GroupKeeper:
     async def _count(self, change: GroupChange) -> int | None:
         """The group's count as it is now, None when that can't be read or there is no such group."""
         try:
-            state = await asyncio.to_thread(lambda: self._provider().observe())
+            state = await self._call(lambda: self._provider().observe())
         except ClusterError as error:
             self._take(error)
             return None

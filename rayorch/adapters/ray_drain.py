@@ -43,7 +43,8 @@ def _drain(node: NodeId, kind: str, reason: str, deadline_s: float | None) -> st
     deadline_ms = 0 if deadline_s is None else int(deadline_s * 1000)
     try:
         # The id as hex: in bytes it would be read as no node at all, and be "accepted".
-        accepted, why = _gcs().drain_node(node, values.DrainNodeReason.Value(kind), reason, deadline_ms)
+        code = values.DrainNodeReason.Value(kind)
+        accepted, why = _gcs().drain_node(node, code, reason, deadline_ms, timeout=ANSWER_TIMEOUT_S)
     except Exception as error:  # the GCS client raises several unrelated classes
         raise ClusterError(f"node {node} could not be drained: {error}") from error
     return "" if accepted else str(why) or "Ray gives no reason"
@@ -54,7 +55,9 @@ def busy_nodes(nodes: Iterable[NodeId]) -> dict[NodeId, str]:
     wanted = frozenset(nodes)
     messages: Any = autoscaler_pb2
     try:
-        reply = messages.GetClusterResourceStateReply.FromString(_gcs().get_cluster_resource_state())
+        reply = messages.GetClusterResourceStateReply.FromString(
+            _gcs().get_cluster_resource_state(timeout_s=ANSWER_TIMEOUT_S)
+        )
     except Exception as error:
         raise ClusterError(f"Ray's idle nodes could not be read: {error}") from error
     busy = {messages.NodeStatus.Value(name) for name in ("RUNNING", "UNSPECIFIED")}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 import ray
 from google.protobuf import text_format
+from ray._raylet import InnerGcsClient
 from ray.core.generated import autoscaler_pb2
 
 from rayorch.adapters.ray_autoscaler import MAX_SHOWN, autoscaler_view, read_autoscaler
@@ -46,6 +48,10 @@ autoscaling_state {
 def _reply(text: str) -> bytes:
     message: Any = text_format.Parse(text, autoscaler_pb2.GetClusterStatusReply())
     return bytes(message.SerializeToString())
+
+
+def test_the_gcs_is_asked_as_it_can_be() -> None:
+    assert list(inspect.signature(InnerGcsClient.get_cluster_status).parameters) == ["self", "timeout_s"]
 
 
 def test_requested_pending_and_failed_nodes_are_told_apart_with_reasons() -> None:

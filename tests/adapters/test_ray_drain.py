@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import ray
-from ray._raylet import GcsClient
+from ray._raylet import InnerGcsClient
 from ray.core.generated import autoscaler_pb2
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -34,7 +35,10 @@ def test_the_names_that_a_drain_needs_are_there() -> None:
         reply.SerializeToString()
     ).cluster_resource_state.node_states
     assert (read.node_id.hex(), list(read.node_activity)) == ("01", ["Busy workers on node."])
-    assert callable(GcsClient) and ray._private.worker.global_worker is not None
+    drain = list(inspect.signature(InnerGcsClient.drain_node).parameters)
+    assert drain == ["self", "node_id", "reason", "reason_message", "deadline_timestamp_ms", "timeout"]
+    assert list(inspect.signature(InnerGcsClient.get_cluster_resource_state).parameters) == ["self", "timeout_s"]
+    assert ray._private.worker.global_worker is not None
 
 
 def test_without_a_connection_to_ray_nothing_is_said() -> None:

@@ -7,7 +7,7 @@ import inspect
 from ray._private import state as ray_state
 from ray._private.node import Node
 from ray._private.parameter import RayParams
-from ray._raylet import GlobalStateAccessor
+from ray._raylet import GlobalStateAccessor, InnerGcsClient
 from ray.core.generated import gcs_pb2
 
 
@@ -22,6 +22,11 @@ def test_the_actor_table_tells_who_holds_what_and_where() -> None:
     assert (read.address.node_id.hex(), read.placement_group_id.hex(), read.job_id.hex()) == ("02", "03", "01")
     assert callable(ray_state.state._connect_and_get_accessor)
     assert callable(GlobalStateAccessor.get_actor_table)
+
+
+def test_the_record_of_a_node_names_its_group_and_its_machine() -> None:
+    assert {"node_id", "node_type_name", "instance_id"} <= set(gcs_pb2.GcsNodeInfo.DESCRIPTOR.fields_by_name)
+    assert "timeout" in inspect.signature(InnerGcsClient.get_all_node_info).parameters
 
 
 def test_nodes_their_use_and_drains_are_read_from_the_global_state() -> None:
