@@ -55,7 +55,7 @@ from rayorch.policies.default import DEFAULT
 
 SEED = 20_260
 START_S = 1_000.0
-TURN_S = 20.0
+TURN_S = 30.0
 MOST_TURNS = 2_000
 RACKS = 10
 QUEUES = tuple(QueueSpec(QueueId(name)) for name in ("nlp", "speech", "vision"))
@@ -185,7 +185,7 @@ class Room:
             placement=members,
         )
         self.held[start.workload] = Allocation(start.workload, start.attempt, members, self.now_s, self.now_s + 30)
-        self.ends[start.workload] = self.now_s + self.rng.uniform(60, 900)
+        self.ends[start.workload] = self.now_s + self.rng.uniform(60, 600)
         for member in members:
             self.used.add(self.replica_of[member.node])
             self.nodes[member.node] = replace(self.nodes[member.node], idle_since_s=None)
@@ -392,8 +392,8 @@ def too_many(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
     growths = [c for c in decision.changes if c.to_replicas > c.from_replicas]
     if not growths:
         return 0, 0
-    specs = [room.workloads[demand.workload].spec for demand in decision.wanted]
-    promised = {id for id, waits in made.waits.items() if any(wait.reason is WaitReason.PROVISIONING for wait in waits)}
+    promised = {id for id, waits in made.waits.items() if any(w.reason is WaitReason.PROVISIONING for w in waits)}
+    specs = [room.workloads[demand.workload].spec for demand in decision.wanted if demand.workload in promised]
 
     def serves(without: GroupName | None) -> bool:
         """Whether plain seating serves all that the plan serves, small nodes first or large ones first."""
@@ -403,7 +403,7 @@ def too_many(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
                 group = room.groups[change.group]
                 count = change.to_replicas - change.from_replicas - (1 if change.group == without else 0)
                 nodes += plain_nodes(group, count * group.hosts, 2, change.shares)
-            if promised <= {spec.id for spec in specs if seat_plainly(spec, nodes, sign)}:
+            if all(seat_plainly(spec, nodes, sign) for spec in specs):
                 return True
         return False
 

@@ -14,13 +14,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayorch.core import codec
+from rayorch.core.capacity import (
+    BackOff,
+    Capacity,
+    GroupName,
+    GroupState,
+    Instance,
+    InstancePhase,
+    NodeGroup,
+    Order,
+    Provider,
+)
 from rayorch.core.codec import decode, decode_as, encode, encode_in_parts, from_data, known_types, to_data
-from rayorch.core.decisions import Plan, Wait, WaitReason
+from rayorch.core.decisions import GangDemand, GroupChange, Plan, Scale, Wait, WaitReason
 from rayorch.core.errors import SpecError
 from rayorch.core.events import NodeCordoned, Reported, Submitted
 from rayorch.core.reports import CheckpointCommitted, StepReported
-from rayorch.core.snapshot import Versions
-from rayorch.core.types import Kind, NodeId, QueueId, Resources, Role, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.types import (
+    Kind,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    Resources,
+    Role,
+    State,
+    TopologyRequest,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
 
 TEXT = st.text(max_size=8)
 
@@ -49,6 +72,33 @@ def a_spec() -> WorkloadSpec:
         queue=QueueId("research/nlp"),
         roles=(Role("worker", Resources.of({"GPU": 1, "CPU": 2}), 2, 4),),
     )
+
+
+def test_records_that_were_written_before_a_field_existed_are_read_with_its_default() -> None:
+    """A journal holds specs without accelerators and nodes without groups, and a saved snapshot knows no capacity."""
+    spec = json.loads(encode(Submitted(a_spec(), 1.0)))
+    assert spec["spec"].pop("accelerators") == []
+    assert decode(json.dumps(spec)) == Submitted(a_spec(), 1.0)
+    node = NodeSpec(NodeId("n1"), "n1", Resources.of({"GPU": 8}))
+    seen = Snapshot(Versions(), 5.0, (), (), (node,), ())
+    old = json.loads(encode(seen))
+    del old["capacity"]
+    for name in ("group", "instance", "idle_since_s"):
+        del old["nodes"][0][name]
+    assert decode(json.dumps(old)) == seen
+
+
+def test_a_snapshot_with_node_groups_and_a_plan_that_changes_them_come_back() -> None:
+    machine = Instance("a-1", "a", InstancePhase.PENDING, 1.0, reason="Unschedulable")
+    group = NodeGroup(GroupName("a"), Resources.of({"GPU": 8}), 1, labels=(("rack", "r1"),), instances=(machine,))
+    order = Order(group.name, 0, 1, 1.0, 301.0, 601.0, (WorkloadId("w"),), "for w", ((WorkloadId("w"), 1),))
+    state = GroupState(group, order, BackOff(9.0, "out of stock", 2), 120.0, 0, ("a-1",))
+    seen = Snapshot(Versions(), 5.0, (), (), (), (), capacity=Capacity(Provider.OURS, (state,), 4.0, "403"))
+    assert decode(encode(seen)) == seen
+    change = GroupChange(group.name, 1, 0, "idle", (), 0.0, 0.0, ("a-1",), (NodeId("n1"),))
+    demand = GangDemand(WorkloadId("w"), (Resources.of({"GPU": 8}),), TopologyRequest("rack"), (("rack", "r1"),))
+    made = Plan(Versions(), 5.0, (Scale((), (demand,), "1 of 1", (change,)),))
+    assert decode(encode(made)) == made
 
 
 @pytest.mark.parametrize("cls", known_types(), ids=lambda cls: cls.__name__)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.capacity import Capacity, GroupName, GroupState, InstancePhase, Provider
+from rayorch.core.policy import Profile
 from rayorch.core.topology import NODE_LEVEL, Topology
 from rayorch.core.types import MODEL_LABEL, UNIT, Device, NodeHealth, NodeId, NodeSpec
 
@@ -87,6 +88,12 @@ def _standing(state: GroupState, nodes: tuple[NodeSpec, ...], levels: list[str],
         resting_s=resting_s,
         expected_s=max(now_s, expected_s),
     )
+
+
+def idle_after_s(standing: Standing, profile: Profile) -> float:
+    """For how long a node of the group must have been idle before it is given back."""
+    idle_s = standing.state.group.idle_s
+    return idle_s if idle_s is not None else profile.node_idle_s
 
 
 def _promised(state: GroupState) -> int:

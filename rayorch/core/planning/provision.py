@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Wait
+from rayorch.core.planning.arrivals import idle_after_s
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.stock import Area, Cell, Leftover, LeftoverPool, Piece, Source, Trial, paths_of
@@ -30,7 +31,8 @@ Pieces = tuple[tuple[Piece, int], ...]
 class Stock:
     """The books of stage 8. `needed`: existing nodes that a waiting gang counts on. `sources`: groups, by name.
 
-    `refusals`: why nodes don't come for a shape, for gangs that groups may grow for and for others.
+    `refusals`: why nodes don't come for a shape, for gangs that groups may grow for and for others. `some_may_go`:
+    there are idle nodes that could be given back, so that it matters who counts on them.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -47,6 +49,12 @@ class Stock:
         self.needed: set[NodeId] = set()
         self.refusals: dict[tuple[Shape, bool], tuple[Wait, ...]] = {}
         self.sources: dict[GroupName, Source] = {}
+        now_s, profile = draft.facts.now_s, draft.facts.profile
+        self.some_may_go = any(
+            node.idle_since_s is not None and now_s - node.idle_since_s >= idle_after_s(standing, profile)
+            for standing in draft.facts.standings.values()
+            for node in standing.nodes
+        )
         self._count_nodes(draft)
         self._add_sources(draft)
         for cell, left in self._left.items():

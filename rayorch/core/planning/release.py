@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rayorch.core.capacity import GroupName, Instance, InstancePhase, NodeGroup
 from rayorch.core.decisions import GroupChange
-from rayorch.core.planning.arrivals import Standing
+from rayorch.core.planning.arrivals import Standing, idle_after_s
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.provision import Stock
 from rayorch.core.types import NodeHealth, NodeId, NodeSpec
@@ -66,8 +66,8 @@ def _shrink(draft: Draft, standing: Standing, occupied: set[NodeId], unneeded: i
     late = late[: max(0, may_go)]
     due: list[_Replica] = []
     if standing.state.order is None:
-        idle_s = group.idle_s if group.idle_s is not None else draft.facts.profile.node_idle_s
-        due = [replica for replica in idle if now_s - replica.idle_since_s >= idle_s]
+        after_s = idle_after_s(standing, draft.facts.profile)
+        due = [replica for replica in idle if now_s - replica.idle_since_s >= after_s]
         due = due[: max(0, min(len(idle) - group.spares, may_go - len(late)))]
     going = [*late, *due]
     if not going:

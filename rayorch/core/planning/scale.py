@@ -200,7 +200,7 @@ def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
         known = stock.refusals.get((claim.shape, grow))
         if known is None:  # those of equal shape fail for the same reasons
             known = stock.refusals[claim.shape, grow] = _refusals(draft, stock, claim, grow)
-            hopeful = stock.seat(claim, grow=True, hopes=True)
+            hopeful = stock.seat(claim, grow=True, hopes=True) if stock.some_may_go else None
             if hopeful is not None:
                 stock.count_on(hopeful)
         _add_waits(draft, claim, known)

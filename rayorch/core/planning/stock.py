@@ -191,7 +191,7 @@ class Area:
 
     def able(self, piece: Piece, model: str, claim: WorkloadId, existing: bool) -> list[Cell]:
         """The cells that take the piece. What exists only becomes less, so what is full is not looked at again."""
-        fresh = [cell for cell in self.coming if _right(cell, piece, model) and cell.seats(piece)]
+        fresh = [cell for cell in self.coming if cell.left and _right(cell, piece, model) and cell.seats(piece)]
         if not existing:
             return fresh
         key = (piece, model)
