@@ -116,7 +116,8 @@ def test_the_cluster_and_its_pods_are_followed(fake: FakeApi, operator: PlayedOp
 
 def test_a_status_that_says_nothing_new_is_no_news(fake: FakeApi, watched: Watched) -> None:
     before = len(watched.news)
-    for count in range(20):
+    for count in range(3):
+        time.sleep(0.3)  # each on its own, not told together
         written = f"2026-11-30T11:00:{count:02}Z"
         fake.change(
             "rayclusters", "demo", lambda thing, t=written: thing["status"].update(lastUpdateTime=t), status=True
