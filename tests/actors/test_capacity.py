@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import ray
 from ray.core.generated import common_pb2
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayorch.actors.node_groups import GroupSettings
 from rayorch.actors.start import InstanceSettings, start_instance, stop_instance
@@ -26,7 +27,7 @@ from rayorch.core.capacity import Capacity
 from rayorch.core.events import AttemptEnded, Started
 from rayorch.core.lifecycle import Move
 from rayorch.core.node_groups import GroupKnobs
-from rayorch.core.types import NodeId, Resources, Role, State, StopCause, WorkloadSpec
+from rayorch.core.types import NodeHealth, NodeId, Resources, Role, State, StopCause, WorkloadSpec
 from tests.instance import PATIENCE_S, POLL_S, Instance, ProgressFile, eventually, job_spec, short_profile
 from tests.kuberay.crd_server import CrdServer, start_server
 from tests.kuberay.fake_api import FakeApi
@@ -258,3 +259,37 @@ def test_a_spot_node_that_is_taken_back_costs_a_requeue_and_is_replaced_once(sta
     stage.until("it has ended", lambda: stage.instance.workload("spot").state.terminal)
     stage.emptied()
     stage.instance.assert_whole()
+
+
+def test_a_node_with_somebodys_actor_that_asks_for_nothing_is_idle_to_us_but_not_to_ray_and_stays(stage: Stage) -> None:
+    progress = stage.progress("last")
+    stage.instance.submit(stage.wide("last", nodes=1))
+    stage.until("it runs", lambda: progress.step)
+    ((pod, node),) = stage.machines.running.items()
+    somebody = _squat(node)
+    stage.ended("last")
+
+    kept = stage.until("its group keeps it", lambda: [s for s in stage.capacity().groups if s.stays])
+    assert kept[0].stays == (pod,)
+    assert (stage.replicas(), stage.pods()) == (1, [pod])
+    assert ray.get(somebody.ping.remote(), timeout=PATIENCE_S) is None
+    stage.until("it takes work again", lambda: _health(stage, node) is NodeHealth.OK)
+    stage.instance.submit(stage.wide("later", nodes=1))
+    stage.ended("later")
+    assert stage.instance.starts("later")[0].members[0].node == node
+    ray.kill(somebody)
+
+
+def _squat(node: NodeId) -> Any:
+    class Somebody:
+        def ping(self) -> None:
+            """A sign of life."""
+
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    handle = ray.remote(num_cpus=0)(Somebody).options(scheduling_strategy=where).remote()
+    ray.get(handle.ping.remote(), timeout=PATIENCE_S)
+    return handle
+
+
+def _health(stage: Stage, node: NodeId) -> NodeHealth:
+    return next(seen.health for seen in stage.instance.facts().nodes if seen.id == node)
