@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -38,8 +39,10 @@ class DeviceLayer:
         if known is not None and report.sequence < known.sequence:
             return False
         if not report.complete and known is not None:
-            # A look that failed knows nothing of profiles; its devices are those of the look before.
-            report = replace(report, profiles=known.profiles)
+            # A look that failed knows nothing of profiles; its devices are those of the look before, and a reader that
+            # has begun anew has none yet.
+            devices, histories = report.devices or known.devices, report.histories or known.histories
+            report = replace(report, devices=devices, histories=histories, profiles=known.profiles)
         self._reports[node], self._told_s[node] = report, now_s
         return True
 
@@ -126,10 +129,10 @@ def profile_drift(profiles: Mapping[str, Mapping[str, tuple[str, ...]]]) -> dict
     found: dict[str, str] = {}
     for group in sorted(profiles):
         nodes = profiles[group]
-        kinds = sorted(set(nodes.values()))
-        if len(kinds) < 2:
+        often = Counter(nodes.values())
+        if len(often) < 2:
             continue
-        usual = max(kinds, key=lambda kind: (sum(kind == other for other in nodes.values()), -kinds.index(kind)))
+        usual = min(often, key=lambda kind: (-often[kind], kind))
         for node in sorted(nodes):
             if nodes[node] != usual:
                 here, there = multiset(nodes[node]) or "none", multiset(usual) or "none"

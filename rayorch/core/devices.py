@@ -182,7 +182,7 @@ class NodeDevices:
         return True
 
     def report(self, sequence: int) -> DeviceReport:
-        """For the inventory; equal but for `sequence` while nothing of note has changed."""
+        """For the inventory; equal but for `sequence` and the counting of noisy facts while nothing has changed."""
         devices = tuple(self._devices[index] for index in sorted(self._devices))
         histories = tuple(self._histories[index] for index in sorted(self._histories))
         return DeviceReport(devices, self._note, self._complete, self._profiles, histories, sequence)
@@ -216,9 +216,10 @@ def remembered(
     history = replace(
         history,
         uuid=history.uuid or slot.uuid,
-        lost=history.lost.step(lost, 1 if gone else raise_after, clear_after),
         xids=_with_xids(history.xids, _codes_of(history.uuid or slot.uuid, slot, xids), now_s, rules),
     )
+    if lost or (gpu is not None and fault is None):  # one that can't be read is not known to be back
+        history = replace(history, lost=history.lost.step(lost, 1 if gone else raise_after, clear_after))
     if gpu is None or gone:
         return history
     history = replace(

@@ -14,11 +14,13 @@ from rayorch.core.device_facts import GpuFacts, MigInstance
 
 NO_DEVICES = ("", "NoDevFiles", "-1")
 """Values of CUDA_VISIBLE_DEVICES that mean: none."""
+MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What Ray's index `index` means. `gpu` None: no such device is there now. `wrong`: the declaration itself is."""
+    """What Ray's index `index` means. `wrong`: the declaration itself is. `gpu` None: no such device is there now, as
+    `wrong` says; without that it is not known whether it is."""
 
     index: int
     gpu: GpuFacts | None = None
@@ -66,12 +68,14 @@ def _count(by_number: Mapping[int, GpuFacts], known: Mapping[int, str], at_least
 
 
 def _slot(index: int, entry: str, known_uuid: str, gpus: Sequence[GpuFacts], by_number: Mapping[int, GpuFacts]) -> Slot:
-    if known_uuid:
-        return _by_uuid(index, known_uuid, gpus)
-    if entry.isdigit():
-        gpu = by_number.get(int(entry))
-        return Slot(index, gpu) if gpu is not None else Slot(index, wrong=f"the driver shows no GPU {entry}")
-    return _by_uuid(index, entry, gpus)
+    gpu = by_number.get(int(entry)) if entry.isdecimal() and len(entry) <= MAX_DIGITS else None
+    if known_uuid or not entry.isdecimal():
+        slot = _by_uuid(index, known_uuid or entry, gpus)
+        if slot.gpu is not None or all(other.uuid for other in gpus):
+            return slot
+        # One that could not be read has no name here: it may be the one that is meant.
+        return Slot(index, gpu if gpu is not None and not gpu.uuid else None)
+    return Slot(index, gpu) if gpu is not None else Slot(index, wrong=f"the driver shows no GPU {entry}")
 
 
 def _by_uuid(index: int, entry: str, gpus: Sequence[GpuFacts]) -> Slot:

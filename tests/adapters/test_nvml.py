@@ -201,6 +201,54 @@ def test_a_call_that_hangs_is_that_gpus_fault_and_the_others_go_on(
     assert looks[0].gpus[3].fault_text == "nvmlDeviceGetPowerUsage does not return"
     assert looks[0].gpus[3].uuid.startswith("GPU-00000003")
     assert looks[-1].gpus[5].temperature_c == 70  # from the third look on it is left alone, and the others are read
+    assert looks[-1].gpus[3].uuid.startswith("GPU-00000003")  # also by a child that has never read it
+    devices = NodeDevices(None)
+    for number, look in enumerate(looks):
+        devices.observe(look, float(number))
+    assert devices.report(0).devices[3].sick == "hangs: nvmlDeviceGetPowerUsage does not return"
+
+
+def test_one_that_hangs_from_the_start_is_left_alone_too(
+    machine: FakeMachine, reader_of: Callable[..., NvmlReader]
+) -> None:
+    known = NodeDevices(None)
+    known.observe(reader_of().read(), 0.0)
+    machine.shows("3 hang 1")
+    reader = reader_of(ReaderLimits(start_s=5.0, call_s=2.0, look_s=60.0))
+    assert [bool(reader.read().error) for _ in range(3)] == [True, True, False]
+    devices = NodeDevices(None, histories=known.report(0).histories)
+    for number in range(2):
+        devices.observe(reader.read(), float(number))
+    assert [(d.index, d.sick, d.lost) for d in devices.report(0).devices if d.sick] == [
+        (3, "hangs: a call about it did not return", False)
+    ]
+
+
+def test_one_that_can_not_be_read_keeps_its_verdict_and_is_not_lost(
+    machine: FakeMachine, reader_of: Callable[..., NvmlReader]
+) -> None:
+    reader, devices = reader_of(), NodeDevices(None)
+    machine.shows("2 ecc 3")
+    devices.observe(reader.read(), 0.0)
+    machine.shows("2 error 999", "4 error 999")
+    for number in range(3):
+        devices.observe(reader.read(), float(number))
+    reader.close()  # the next child has read neither
+    for number in range(3):
+        devices.observe(reader.read(), float(number))
+    second, fourth = (devices.report(0).devices[n] for n in (2, 4))
+    assert (second.sick, second.lost) == ("3 uncorrectable ECC errors since the driver was loaded", False)
+    assert (fourth.sick, fourth.watch, fourth.lost) == ("", "can't be read: Unknown Error", False)
+
+
+def test_nonsense_between_the_answers_is_an_error_and_a_new_child(
+    machine: FakeMachine, reader_of: Callable[..., NvmlReader]
+) -> None:
+    reader = reader_of()
+    reader.read()
+    reader._buffer = b"nvml: something that a library prints\n"
+    assert "nonsense" in reader.read().error
+    assert len(reader.read().gpus) == 8
 
 
 def test_one_that_answers_again_is_read_again(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:

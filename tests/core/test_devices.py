@@ -31,7 +31,7 @@ from rayorch.core.devices import (
 from rayorch.core.inventory import Inventory
 from rayorch.core.room import Room
 from rayorch.core.types import Device, NodeId, NodeSpec, Resources
-from rayorch.core.visible import slots, visible_entries
+from rayorch.core.visible import Slot, slots, visible_entries
 from rayorch.core.xids import XID_ACTIONS, XidAction, xid_action, xid_text
 
 HOT = 0x40
@@ -153,6 +153,36 @@ def test_a_look_that_failed_changes_no_verdict() -> None:
     assert of(devices).sick and not of(devices, 1).sick
     assert devices.report(0).note == "no driver"
     assert not devices.report(0).complete
+
+
+def test_a_reader_that_begins_anew_with_a_look_that_fails_makes_nothing_well() -> None:
+    node = NodeSpec(NodeId("n"), "n", Resources.of({"GPU": 2}), (Device(0), Device(1)))
+    layer, old = DeviceLayer(), watched(sight(gpu(0), gpu(1, uncorrectable=3)))
+    layer.take(node.id, old.report(1), 0.0)
+    before = layer.applied(node)
+    layer.take(node.id, watched(Sight(error="no driver")).report(2), 1.0)
+    assert layer.applied(node) == replace(before, device_note="no driver")
+    known = layer.report(node.id)
+    assert known is not None and known.histories == old.report(1).histories
+
+
+def test_a_lost_device_is_back_only_when_it_can_be_read() -> None:
+    lost, unread = gpu(0, fault=Fault.LOST), gpu(0, fault=Fault.ERROR, fault_text="?")
+    devices = watched(sight(gpu(0)), sight(lost), *[sight(unread)] * 20)
+    assert of(devices).lost
+    for number in range(5):
+        devices.observe(sight(gpu(0)), 3000.0 + number)
+    assert not of(devices).lost
+
+
+def test_one_without_a_name_may_be_any_that_is_missing() -> None:
+    nameless = replace(gpu(1), uuid="", fault=Fault.ERROR, fault_text="?")
+    known = {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
+    found = slots(None, (gpu(0), nameless), known)
+    assert [(slot.gpu, slot.wrong) for slot in found] == [(gpu(0), ""), (nameless, ""), (None, "")]
+    devices = watched(sight(gpu(0), gpu(1), gpu(2)), *[sight(gpu(0), nameless)] * 5)
+    assert [(d.index, d.watch) for d in devices.report(0).devices if d.sick or d.watch] == [(1, "can't be read: ?")]
+    assert slots(("²", "GPU-1"), (gpu(0), nameless), {})[1] == Slot(1)
 
 
 def test_nothing_read_at_all_is_unknown() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pynvml
@@ -61,6 +62,7 @@ class Library:
         """GPUs are numbered anew: a handle may mean another one now."""
         self._handles.clear()
         self._uuids.clear()
+        self._last.clear()
         self._heard.clear()
         events, self._events = self._events, None
         if events is not None:
@@ -84,9 +86,7 @@ class Library:
         return facts
 
     def _with_fault(self, index: int, fault: Fault, text: str) -> GpuFacts:
-        last = self._last.get(index, GpuFacts(index))
-        values = {name: getattr(last, name) for name in ("uuid", "name", "pci", "numa", "memory_total_bytes")}
-        return GpuFacts(nvml_index=index, fault=fault, fault_text=text, **values)
+        return replace(self._last.get(index, GpuFacts(index)), fault=fault, fault_text=text)
 
     def _facts(self, index: int, handle: Any) -> GpuFacts:
         def ask(name: str, *arguments: Any) -> Any:

@@ -71,20 +71,37 @@ class NvmlReader:
             assert child.stdin is not None
             child.stdin.write(json.dumps(sorted(skip)).encode() + b"\n")
             child.stdin.flush()
-            answer = self._answer(child)
+            sight = _sight(json.loads(self._answer(child)))
         except TimeoutError as error:
             return self._after_hang(str(error))
         except OSError as error:
             self.close()
             return Sight(error=f"the process that reads NVML ended: {error}")
-        sight = _sight(json.loads(answer))
+        except ValueError as error:  # the library may print to where the answers go
+            self.close()
+            return Sight(error=f"the process that reads NVML answers nonsense: {error}")
+        if sight.error:
+            self.close()  # a new child begins a new session, which is how a reloaded driver is found
+            return sight
+        sight = replace(sight, gpus=self._recognized(sight.gpus))
         self._last = {gpu.nvml_index: gpu for gpu in sight.gpus}
         for index in self._hangs.keys() - skip:
             self._hangs.pop(index)
             self._hung_since_s.pop(index, None)
-        if sight.error:
-            self.close()  # a new child begins a new session, which is how a reloaded driver is found
         return sight
+
+    def _recognized(self, gpus: tuple[GpuFacts, ...]) -> tuple[GpuFacts, ...]:
+        """A child knows nothing of a GPU that it has never been able to read: it is the one of that number in the look
+        before, if no GPU has come or gone and no other one is that."""
+        if len(gpus) != len(self._last):
+            return gpus
+        named = {gpu.uuid for gpu in gpus}
+        return tuple(
+            replace(self._last[gpu.nvml_index], fault=gpu.fault, fault_text=gpu.fault_text)
+            if gpu.fault is not None and not gpu.uuid and self._last[gpu.nvml_index].uuid not in named
+            else gpu
+            for gpu in gpus
+        )
 
     def close(self) -> None:
         """End the child. One that can't be killed is left behind, and counted."""
@@ -141,8 +158,7 @@ class NvmlReader:
                     self._at, called_s = (int(index), name), time.monotonic()
                 deadline_s = min(called_s + self._limit_s(), end_s)
                 if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    waited_s = time.monotonic() - called_s
-                    raise TimeoutError(f"{self._at[1] or 'its start'} has not returned for {waited_s:.1f} s")
+                    raise TimeoutError(f"{self._at[1] or 'its start'} has not returned for {self._limit_s():.0f} s")
                 chunk = os.read(child.stdout.fileno(), CHUNK_BYTES)
                 if not chunk:
                     raise OSError(f"in {self._at[1] or 'its start'}")
@@ -168,11 +184,13 @@ class NvmlReader:
         index, name = self._at
         log.warning("reading NVML: GPU %d: %s", index, text)
         self.close()
-        if index < 0 or index not in self._last:
+        if index < 0:
             return Sight(error=f"NVML: {text}")
         self._hangs[index] = self._hangs.get(index, 0) + 1
         if self._hangs[index] >= self._limits.hangs:
             self._hung_since_s[index] = time.monotonic()
+        if index not in self._last:
+            return Sight(error=f"NVML: GPU {index}: {text}")
         hung = replace(self._last[index], fault=Fault.HANG, fault_text=f"{name} does not return")
         self._last[index] = hung
         # Of the others nothing was learnt in this look: they are as they were.
