@@ -16,7 +16,7 @@ from rayorch.adapters.dcgm import DcgmPage
 from rayorch.adapters.nvml import NvmlReader, nvml_present
 from rayorch.adapters.ray_visible import CONTAINER_VISIBLE, VISIBLE
 from rayorch.core.device_facts import GpuFacts, Sight, merged
-from rayorch.core.devices import DeviceHistory, DeviceReport, NodeDevices, NodeReading
+from rayorch.core.devices import DeviceReport, NodeDevices, NodeReading
 from rayorch.core.visible import visible_entries
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,9 @@ READ_SWITCH = "RAYORCH_READ_DEVICES"
 DCGM_URL = "RAYORCH_DCGM_URL"
 PERIOD = "RAYORCH_DEVICE_PERIOD_S"
 PERIOD_S = 3.0
-"""Two readings running that show a noisy fact take less than 10 s, which is what is promised."""
-MAX_PERIOD_S = 5.0
+"""From one look's begin to the next one's. Two readings running that show a noisy fact take less than 10 s, which is
+what is promised, as long as a look takes less than 2."""
+MAX_PERIOD_S = 4.0
 ABSENT_PERIOD_S = 60.0
 """How often a machine without a driver is looked at: one may be installed."""
 PUSH_PERIOD_S = 30.0
@@ -68,6 +69,10 @@ class WatchSettings:
         except ValueError:
             period_s = 0.0
         return WatchSettings(environment, period_s if 0.0 < period_s <= MAX_PERIOD_S else PERIOD_S)
+
+    def pause_s(self, there: bool, took_s: float) -> float:
+        """From the end of a look that took so long until the next one; some of it is left however long one takes."""
+        return max(self.period_s - took_s, self.period_s / 3) if there else self.absent_period_s
 
     @property
     def wanted(self) -> bool:
@@ -132,14 +137,14 @@ def named_only(sight: Sight, container: str) -> Sight:
 
 
 class DeviceWatch:
-    """`push` hands a report on and must not wait for an answer; `histories` is what a former agent had told."""
+    """`push` hands a report on and must not wait for an answer; `former` is what a former agent had told."""
 
     def __init__(
         self,
         settings: WatchSettings,
         source: Source,
         push: Callable[[DeviceReport], Awaitable[None]],
-        histories: tuple[DeviceHistory, ...] = (),
+        former: DeviceReport | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -148,8 +153,9 @@ class DeviceWatch:
         self._clock = clock
         self._devices = NodeDevices(
             visible_entries(settings.environment.get(VISIBLE)),
-            histories=histories,
+            histories=former.histories if former is not None else (),
         )
+        self._sequence = former.sequence if former is not None else 0
         self._pushed: DeviceReport | None = None
         self._pushed_s = float("-inf")
         self._present = False
@@ -163,12 +169,13 @@ class DeviceWatch:
             log.info("%s=0: the devices of this node are not read", READ_SWITCH)
             return
         while True:
+            began_s = time.monotonic()
             try:
                 there = await self.look()
             except Exception:
                 log.exception("looking at the devices failed")
                 there = True
-            await asyncio.sleep(self._settings.period_s if there else self._settings.absent_period_s)
+            await asyncio.sleep(self._settings.pause_s(there, time.monotonic() - began_s))
 
     async def look(self) -> bool:
         """One look, judged and, if there is news, told. False: there is nothing to look at on this machine."""
@@ -190,19 +197,22 @@ class DeviceWatch:
         report = self._devices.report(0)
         now_s = self._clock()
         news = self._pushed is None or _stable(report) != _stable(self._pushed)
-        if not news and now_s - self._pushed_s < self._settings.push_period_s:
+        if not news and abs(now_s - self._pushed_s) < self._settings.push_period_s:  # abs: a clock may be set back
             return
         for device in report.devices if news else ():
             before = next((d for d in self._pushed.devices if d.index == device.index), None) if self._pushed else None
             if (device.sick, device.watch) != ((before.sick, before.watch) if before else ("", "")):
                 log.warning("GPU %d (%s): %s", device.index, device.uuid, device.sick or device.watch or "well again")
-        await self._push(replace(report, sequence=int(now_s * 1000)))
+        # Grows also where the clock is set back. From the clock: above what a former agent told, known here or not.
+        self._sequence = max(int(now_s * 1000), self._sequence + 1)
+        report = replace(report, sequence=self._sequence)
+        await self._push(report)
         self._pushed, self._pushed_s = report, now_s
 
     @property
     def report(self) -> DeviceReport | None:
         """The last report, None before the first."""
-        return replace(self._pushed, sequence=int(self._pushed_s * 1000)) if self._pushed is not None else None
+        return self._pushed
 
     @property
     def reading(self) -> NodeReading:
@@ -222,7 +232,7 @@ class DeviceWatch:
 
 
 def _stable(report: DeviceReport) -> DeviceReport:
-    """A report without what changes in every reading: the counting of noisy facts that have not come to count."""
+    """A report without its number and the counting of noisy facts that have not come to count."""
     histories = tuple(
         replace(
             history,
@@ -234,4 +244,4 @@ def _stable(report: DeviceReport) -> DeviceReport:
         )
         for history in report.histories
     )
-    return replace(report, histories=histories)
+    return replace(report, histories=histories, sequence=0)

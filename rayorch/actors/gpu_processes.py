@@ -15,6 +15,7 @@ HOST_PID_NAMESPACE = "pid:[4026531836]"
 """The number that Linux gives the first namespace of process ids (PROC_PID_INIT_INO). NVML counts pids there."""
 MAX_ENDED = 1000
 """Attempts that are remembered as over; their processes live for seconds."""
+MAX_DIGITS = 9
 
 
 class GpuProcesses:
@@ -61,7 +62,8 @@ class GpuProcesses:
         """The attempt of this instance that a process belongs to. Another instance's is Ray's, to us."""
         values = dict(entry.decode(errors="replace").partition("=")[::2] for entry in environment)
         workload, attempt = values.get("RAYORCH_WORKLOAD", ""), values.get("RAYORCH_ATTEMPT", "")
-        if values.get("RAYORCH_INSTANCE") != self._instance or not workload or not attempt.isdigit():
+        number = attempt.isascii() and attempt.isdigit() and len(attempt) <= MAX_DIGITS  # anybody may set it
+        if values.get("RAYORCH_INSTANCE") != self._instance or not workload or not number:
             return None
         return AttemptRef(WorkloadId(workload), int(attempt))
 

@@ -24,7 +24,7 @@ from rayorch.actors.device_watch import DeviceWatch, MachineSource, WatchSetting
 from rayorch.actors.gpu_processes import GpuProcesses
 from rayorch.actors.names import agent_name, find, inventory_name, owner_options
 from rayorch.adapters.ray_visible import raylet_environment
-from rayorch.core.devices import DeviceHistory, DeviceReport, NodeReading
+from rayorch.core.devices import DeviceReport, NodeReading
 from rayorch.core.errors import ClusterError
 from rayorch.core.requests import AttemptRef
 from rayorch.core.types import NodeId
@@ -79,26 +79,32 @@ class NodeAgentShell:
 
     async def _look_at_devices(self) -> None:
         environment = await asyncio.to_thread(raylet_environment)
+        if environment is None:
+            # It says what Ray's indices mean and whether to look at all: without it, a verdict would be a guess.
+            log.error("the devices are not looked at: the environment of this node's raylet can't be read")
+            return
         settings = WatchSettings.of_environment(environment)
         if not settings.wanted:
             return
-        histories = await self._known()
+        former = await self._known()
         source = MachineSource(self._processes, environment)
-        self._watch = DeviceWatch(settings, source, self._push, histories)
+        self._watch = DeviceWatch(settings, source, self._push, former)
         try:
             await self._watch.run()
         finally:
             self._watch.close()
 
-    async def _known(self) -> tuple[DeviceHistory, ...]:
+    async def _known(self) -> DeviceReport | None:
         """What a former agent of this node had told the inventory."""
         try:
             owner = await asyncio.to_thread(find, inventory_name(self._instance))
-            report = await asyncio.wait_for(owner.device_report.remote(self._node), HISTORY_TIMEOUT_S)
+            report: DeviceReport | None = await asyncio.wait_for(
+                owner.device_report.remote(self._node), HISTORY_TIMEOUT_S
+            )
         except (ClusterError, TimeoutError, ray.exceptions.RayError) as error:
             log.info("what was known of the devices is not known any more: %s", error)
-            return ()
-        return report.histories if report is not None else ()
+            return None
+        return report
 
     async def _push(self, report: DeviceReport) -> None:
         """Tell the inventory, without waiting for its answer: a report that is lost is repeated."""

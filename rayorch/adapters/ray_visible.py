@@ -17,19 +17,19 @@ WORKER_MARKS = (b"RAY_JOB_ID=", b"RAY_RAYLET_PID=", b"RAY_JOB_SUBMISSION_ID=")
 TITLE = b"ray::"
 
 
-def raylet_environment(proc: Path = Path("/proc")) -> Mapping[str, str]:
-    """The environment that this node's raylet was started with; empty where it can't be read.
+def raylet_environment(proc: Path = Path("/proc")) -> Mapping[str, str] | None:
+    """The environment that this node's raylet was started with; None where it can't be read.
 
     A worker's own CUDA_VISIBLE_DEVICES says what that worker may use. Ray's device index counts the raylet's.
     """
     pid = os.environ.get(RAYLET_PID, "")
     if not pid.isdigit():
-        return {}
+        return None
     try:
         raw = (proc / pid / "environ").read_bytes()
     except OSError as error:
         log.warning("the raylet's environment can't be read: %s", error)
-        return {}
+        return None
     pairs = (entry.partition(b"=") for entry in raw.split(b"\0") if b"=" in entry)
     return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}
 

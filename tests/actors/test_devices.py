@@ -27,9 +27,14 @@ PROMISE_S = 10.0
 
 
 def test_the_period_keeps_the_promise() -> None:
-    longest_s = (DeviceRules().raise_after + 1) * PERIOD_S  # the change may come just after a look
-    assert longest_s <= PROMISE_S
     assert PERIOD_S <= MAX_PERIOD_S
+    for period_s in (PERIOD_S, MAX_PERIOD_S):
+        settings, look_s = WatchSettings({}, period_s), 2.0
+        between_s = look_s + settings.pause_s(True, look_s)
+        longest_s = DeviceRules().raise_after * between_s + look_s  # the change may come just after it was looked for
+        assert longest_s <= PROMISE_S
+    assert settings.pause_s(True, 60.0) > 0.0
+    assert settings.pause_s(False, 0.0) == settings.absent_period_s
 
 
 # ---------------------------------------------------------------- what is told, and when
@@ -114,6 +119,21 @@ def test_a_look_that_fails_is_told_and_takes_nothing_back() -> None:
     assert told.looks(3) == 1
     assert told.reports[-1].note == "no driver" and told.reports[-1].devices[0].sick
     assert told.watch.reading.error == "no driver" and told.watch.reading.devices
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_from_being_told() -> None:
+    told = Told(Script(gpu(0)), push_period_s=30.0)
+    told.looks()
+    told.now_s -= 3600.0
+    told.source.sight = Sight((gpu(0, uncorrectable=1),))
+    assert told.looks() == 1
+    told.now_s -= 3600.0
+    assert told.looks() == 1
+    assert [r.sequence for r in told.reports] == sorted({r.sequence for r in told.reports})
+    anew = DeviceWatch(WatchSettings({}), told.source, told._take, told.watch.report, clock=lambda: 0.0)
+    asyncio.run(anew.look())
+    assert told.reports[-1].sequence > told.reports[-2].sequence
+    assert anew.report == told.reports[-1]
 
 
 def test_a_machine_without_a_driver_tells_nothing_and_is_asked_again() -> None:
@@ -210,6 +230,13 @@ def test_whose_a_process_is(tmp_path: Path) -> None:
         ProcessOwner.RAY,
         ProcessOwner.UNKNOWN,
     ]
+
+
+@pytest.mark.parametrize("attempt", ["²", "9" * 5000, "-1", ""])
+def test_nobody_blinds_the_agent_by_a_strange_attempt(tmp_path: Path, attempt: str) -> None:
+    ours = ("RAYORCH_INSTANCE=main", "RAYORCH_WORKLOAD=w", f"RAYORCH_ATTEMPT={attempt}")
+    Proc(tmp_path).add(1, "miner", *ours)
+    assert owners(GpuProcesses("main", tmp_path, host_pids=True), 1) == [ProcessOwner.STRAY]
 
 
 def test_in_a_container_a_number_may_be_somebody_elses(tmp_path: Path) -> None:

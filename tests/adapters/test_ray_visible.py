@@ -19,7 +19,7 @@ def test_the_raylets_environment_is_read(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("pid", ["78", "", "x"])
 def test_where_it_can_not_be_read_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: str) -> None:
     monkeypatch.setenv("RAY_RAYLET_PID", pid)
-    assert raylet_environment(tmp_path) == {}
+    assert raylet_environment(tmp_path) is None
 
 
 @pytest.mark.parametrize(
