@@ -3,6 +3,7 @@
 15 a change is decided on what is known, within the group's limits, one at a time, never during a back-off
 16 no node is asked for beyond what whole gangs need    17 no node goes that somebody needs
 18 what is said about capacity is true                  19 at rest nothing is left over
+20 nobody keeps free nodes that it can't use
 
 The need is worked out here once more, from the snapshot and the plan alone: the waiting gangs are seated in their
 order on what is free, on what has been ordered, and on what the plan adds. What can be left out without any gang
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rayorch.core.capacity import Capacity, GroupName, GroupState, InstancePhase, NodeGroup, Provider
-from rayorch.core.decisions import GangDemand, GroupChange, Plan, Reserve, Resize, Scale, Start, WaitReason
+from rayorch.core.decisions import GangDemand, GroupChange, Plan, Reserve, Resize, Scale, Start, Stop, WaitReason
 from rayorch.core.planning.claims import Shape, gang_of
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.policy import SortKey
@@ -28,6 +29,14 @@ from rayorch.sim.groups import Patch, Removal, node_of
 
 Place = tuple[int, WorkloadId]
 """One waiting gang, or one seat more for a running one, by its place in the order of those that wait."""
+
+SAYS_CAPACITY = {
+    WaitReason.PROVISIONING,
+    WaitReason.CAPACITY_REFUSED,
+    WaitReason.CAPACITY_LIMIT,
+    WaitReason.CAPACITY_BUSY,
+    WaitReason.CAPACITY_UNKNOWN,
+}
 
 LONG_DRAIN_S = 300.0
 """A drain with a longer deadline is a person's, and no notice of a spot machine's end."""
@@ -44,6 +53,7 @@ def check_scale(snapshot: Snapshot, plan: Plan, idle_s: float) -> tuple[Violatio
         *check_growth(view),
         *check_shrink(view, idle_s),
         *check_capacity_waits(view),
+        *check_room_is_used(view),
     )
 
 
@@ -177,10 +187,10 @@ class _View:
         coming = {node.id: 1 for node in extra}
         order = self.plan.positions
         found = set()
-        for place, (id, shape) in sorted(enumerate(self.gangs), key=lambda gang: (self._turn(gang[1][0]), gang[0])):
+        for place, (id, shape) in sorted(enumerate(self.gangs), key=lambda gang: (self.turn(gang[1][0]), gang[0])):
             bundles = [bundle for bundle, count in shape.bundles for _ in range(count)]
-            # A head's nodes are closed to those behind it.
-            behind = order.get(id, len(order) + 1)
+            # A head's nodes are closed; who was promised a seat there before it held them keeps that.
+            behind = order.get(id, 0) if self.turn(id) == 0 else len(order) + 1
             closed = frozenset(n for n, holder in self.closed.items() if holder != id and order.get(holder, 0) < behind)
             mine = {c.group for c in self.scale.changes if id in c.beneficiaries}
             new = coming | {n.id: 2 if group in mine else 3 for group, nodes in self.added for n in nodes}
@@ -193,7 +203,7 @@ class _View:
                     room.take(node, bundle)
         return frozenset(found)
 
-    def _turn(self, id: WorkloadId) -> int:
+    def turn(self, id: WorkloadId) -> int:
         """Who has a place on what exists or is coming keeps it; then come those whom the plan adds nodes for."""
         if any(
             id in change.beneficiaries for change in self.scale.changes if change.to_replicas > change.from_replicas
@@ -279,10 +289,33 @@ def check_growth(view: _View) -> Iterator[Violation]:
         lost = sorted(set(change.beneficiaries) - {id for _, id in served})
         if lost:
             yield Violation(16, change.group, f"grows for {lost}, which find no place even so")
+        if change.to_replicas <= mins[change.group]:
+            continue
+        to_minimum = any(not other.beneficiaries for other in growths)
+        if to_minimum or any(view.turn(id) == 0 for id, _ in view.gangs):
+            # Where others are promised seats on what is coming, which ones is not in the plan: a bound has to do.
+            most = sum(_alone(view, change.group, id) for id in change.beneficiaries)
+            if change.to_replicas - max(change.from_replicas, mins[change.group]) > most:
+                yield Violation(16, change.group, f"grows to {change.to_replicas}, more than its gangs need alone")
+            continue
         one = next(i for i, (name, _) in enumerate(view.added) if name == change.group)
         fewer = [node for i, (_, nodes) in enumerate(view.added) if i != one for node in nodes]
-        if served <= view.seated((*view.coming, *fewer)) and change.to_replicas > mins[change.group]:
+        if served <= view.seated((*view.coming, *fewer)):
             yield Violation(16, change.group, f"grows to {change.to_replicas}, and one less serves the same gangs")
+
+
+def _alone(view: _View, name: GroupName, id: WorkloadId) -> int:
+    """How many replicas of the group take all that a gang asks for, if it uses nothing else."""
+    group = next(state.group for state in view.snapshot.capacity.groups if state.group.name == name)
+    left: list[Resources] = []
+    bundles = [b for gang, shape in view.gangs if gang == id for b, n in shape.bundles for _ in range(n)]
+    for bundle in sorted(bundles, key=lambda b: -b.gpu_units):
+        place = next((i for i, free in enumerate(left) if bundle.fits_in(free)), None)
+        if place is not None:
+            left[place] -= bundle
+        elif bundle.fits_in(group.total):
+            left.append(group.total - bundle)
+    return -(-len(left) // group.hosts)
 
 
 def check_shrink(view: _View, idle_s: float) -> Iterator[Violation]:
@@ -373,10 +406,40 @@ def check_capacity_waits(view: _View) -> Iterator[Violation]:
                 yield Violation(18, id, f"says {reason}, which is not so")
         if id in growing and (WaitReason.PROVISIONING not in reasons or plan.estimates.get(id) is None):
             yield Violation(18, id, f"nodes are ordered for it, but it says {sorted(reasons)}")
-    if snapshot.capacity.provider is Provider.OURS and snapshot.capacity.error:
-        for id, _ in view.gangs:
-            if id in plan.waits and WaitReason.CAPACITY_UNKNOWN not in {w.reason for w in plan.waits[id]}:
-                yield Violation(18, id, "waits for nodes whose provider can't be read, and does not say so")
+    if snapshot.capacity.provider is not Provider.OURS:
+        return
+    for id, shape in view.gangs:
+        reasons = {wait.reason for wait in plan.waits.get(id, ())}
+        if not reasons:
+            continue  # a seat more for one that runs
+        if snapshot.capacity.error and WaitReason.CAPACITY_UNKNOWN not in reasons:
+            yield Violation(18, id, "waits for nodes whose provider can't be read, and does not say so")
+        elif not reasons & SAYS_CAPACITY and any(_could_take(state.group, shape) for state in states):
+            yield Violation(18, id, f"says nothing of the groups that could take it, only {sorted(reasons)}")
+
+
+def _could_take(group: NodeGroup, shape: Shape) -> bool:
+    """Whether a node of the group could take one of the largest pieces."""
+    level = shape.topology.required
+    fits = max((b for b, _ in shape.bundles), key=lambda b: b.gpu_units, default=Resources()).fits_in(group.total)
+    model = not shape.accelerators or group.model in shape.accelerators
+    return fits and model and (level is None or level == "node" or group.label(level) is not None)
+
+
+def check_room_is_used(view: _View) -> Iterator[Violation]:
+    """20: nobody keeps free nodes that it can't use: whoever fits on what is free starts.
+
+    Judged when nothing is held, promised or being freed: then free is free.
+    """
+    plan, snapshot = view.plan, view.snapshot
+    stopping = any(isinstance(d, Stop | Reserve) or (isinstance(d, Resize) and d.remove) for d in plan.decisions)
+    promised = any(w.reason is WaitReason.PROVISIONING for waits in plan.waits.values() for w in waits)
+    held = sum(len(a.members) for a in snapshot.allocations)
+    if stopping or promised or held != len(staying_members(snapshot, plan)) or not snapshot.synced:
+        return
+    for _, id in sorted(view.seated(())):
+        if id in plan.waits:
+            yield Violation(20, id, "would fit on what is free, and does not start")
 
 
 # ---------------------------------------------------------------- the provider's own history
