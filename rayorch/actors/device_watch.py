@@ -159,6 +159,7 @@ class DeviceWatch:
         self._pushed: DeviceReport | None = None
         self._pushed_s = float("-inf")
         self._present = False
+        self._one = asyncio.Lock()
         self._error = ""
         self._read_s: float | None = None
         self._looks = 0
@@ -178,7 +179,14 @@ class DeviceWatch:
             await asyncio.sleep(self._settings.pause_s(there, time.monotonic() - began_s))
 
     async def look(self) -> bool:
-        """One look, judged and, if there is news, told. False: there is nothing to look at on this machine."""
+        """One look, judged and, if there is news, told. False: there is nothing to look at on this machine.
+
+        One at a time: an operator's may come while the periodic one is being made, and a source is no two threads'.
+        """
+        async with self._one:
+            return await self._look()
+
+    async def _look(self) -> bool:
         if not self._present:
             self._present = await asyncio.to_thread(self._source.present)
             if not self._present:

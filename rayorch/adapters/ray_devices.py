@@ -9,7 +9,6 @@ anybody who names GPUs so, and changes nothing in groups that name none. See doc
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import threading
@@ -66,6 +65,27 @@ def share_out(known: Mapping[int, int], numbers: Iterable[int], devices: Sequenc
     return shared
 
 
+def _agreed(path: str, numbers: Iterable[int], devices: Sequence[int]) -> dict[int, int]:
+    """What the processes of a bundle have agreed on (Ray's number → GPU), these numbers included. OSError.
+
+    One line a number, only ever appended: who dies or finds the disk full while writing leaves at most a line without
+    an end, which counts for nothing, and the others keep what they were told. The lock goes with its holder.
+    """
+    with open(path, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        known = {int(number): int(device) for number, device in map(bytes.split, whole.splitlines())}
+        shared = share_out(known, numbers, devices)
+        news = "".join(f"{number} {device}\n" for number, device in shared.items() if number not in known)
+        if news:
+            file.truncate(len(whole))
+            file.write(news.encode())
+            file.flush()
+    return shared
+
+
 class _Bindings:
     """What this process has learned of the groups it works in; a group never changes."""
 
@@ -103,19 +123,12 @@ class _Bindings:
     def _part(self, held: Held, devices: tuple[int, ...]) -> tuple[int, ...]:
         """Which of the bundle's GPUs; its processes, all on this node, agree on that by a file."""
         folder = os.path.join(_session_folder(), FOLDER)
-        os.makedirs(folder, exist_ok=True)
-        path = os.path.join(folder, f"{held.group_id}_{held.bundle_index}.json")
-        with open(path, "a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            text = file.read()
-            known = {int(number): int(device) for number, device in json.loads(text).items()} if text else {}
-            shared = share_out(known, held.numbers, devices)
-            if shared != known:
-                file.seek(0)
-                file.truncate()
-                file.write(json.dumps(shared))
-                file.flush()
+        path = os.path.join(folder, f"{held.group_id}_{held.bundle_index}.txt")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            shared = _agreed(path, held.numbers, devices)
+        except OSError as error:  # a full disk, another user's folder
+            raise ClusterError(f"could not agree with others on the GPUs of group {held.group_id}: {error}") from error
         return tuple(sorted(shared[number] for number in held.numbers))
 
     def _note(self, held: Held) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,6 +163,29 @@ def test_an_operator_may_clear_a_device() -> None:
     assert asyncio.run(told.watch.clear(0))
     assert not told.reports[-1].devices[0].sick
     assert not asyncio.run(told.watch.clear(5))
+
+
+def test_two_looks_are_never_made_at_once() -> None:
+    class Slow(Script):
+        at_once = most = 0
+
+        def read(self) -> Sight:
+            """One look, during which another one could begin."""
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            time.sleep(0.05)
+            self.at_once -= 1
+            return self.sight
+
+    source = Slow(gpu(0))
+    told = Told(source)
+
+    async def both() -> None:
+        await told.watch.look()
+        await asyncio.gather(told.watch.look(), told.watch.clear(0), told.watch.look())
+
+    asyncio.run(both())
+    assert source.most == 1
 
 
 @pytest.mark.parametrize(

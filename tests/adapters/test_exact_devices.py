@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +69,37 @@ def test_a_number_that_is_one_of_the_gpus_keeps_it_and_one_too_many_is_an_error(
     assert share_out({}, [5, 2], (1, 2)) == {2: 2, 5: 1}
     with pytest.raises(ClusterError, match="holds more"):
         share_out({5: 1}, [6], (1,))
+
+
+def test_what_was_agreed_survives_whoever_dies_while_writing(tmp_path: Path) -> None:
+    path = str(tmp_path / "bundle")
+    assert ray_devices._agreed(path, [0], (4, 7)) == {0: 4}
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("1 ")  # and then it was killed, or the disk was full
+    assert ray_devices._agreed(path, [0], (4, 7)) == {0: 4}
+    assert ray_devices._agreed(path, [9], (4, 7)) == {0: 4, 9: 7}
+    assert ray_devices._agreed(path, [0, 9], (4, 7)) == {0: 4, 9: 7}
+
+
+def test_where_nothing_can_be_written_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(ray_devices, "_session_folder", lambda: str(tmp_path / "file"))
+    bindings = ray_devices._Bindings()
+    bindings._named[GROUP] = ((4, 7),)
+    with pytest.raises(ClusterError, match="could not agree"):
+        bindings.devices(Held(GROUP, 0, (0,)))
+
+
+def test_processes_that_ask_at_once_agree(tmp_path: Path) -> None:
+    path, code = (
+        str(tmp_path / "bundle"),
+        (
+            "import sys; from rayorch.adapters.ray_devices import _agreed;"
+            "print(_agreed(sys.argv[1], [int(sys.argv[2])], range(4, 8))[int(sys.argv[2])])"
+        ),
+    )
+    asking = [subprocess.Popen([sys.executable, "-c", code, path, str(n)], stdout=subprocess.PIPE) for n in range(4)]
+    assert sorted(int(process.communicate()[0]) for process in asking) == [4, 5, 6, 7]
 
 
 # ---------------------------------------------------------------- where the hook is
