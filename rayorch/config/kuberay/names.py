@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rayorch.config.kuberay.values import KubeRayValues
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rayorch.config.kuberay.values import KubeRayValues
 
 RAY_TOKEN_KEY = "auth_token"  # KubeRay's word
 GATEWAY_TOKEN_KEY = "token"
@@ -15,6 +18,7 @@ NODE_TYPE_LABEL = "ray.io/node-type"
 GROUP_LABEL = "rayorch.io/group"
 GROUPS_ANNOTATION = "rayorch.io/groups"
 MARKET_LABEL = "ray.io/market-type"
+RAY_GROUP_LABEL = "ray.io/node-group"  # Ray sets it on each node to the group's name
 HEAD_CONTAINER = "ray-head"
 SERVER_CONTAINER = "rayorch"
 WORKER_CONTAINER = "ray-worker"
@@ -25,6 +29,8 @@ SERVE_PORT = 8000
 METRICS_PORT = 8080
 CLIENT_PORT = 10001
 REDIS_PORT = 6379
+DASHBOARD_AGENT_PORT = 52365
+RAY_PORTS = (GCS_PORT, SERVE_PORT, METRICS_PORT, RAY_DASHBOARD_PORT, CLIENT_PORT, DASHBOARD_AGENT_PORT)
 
 
 def account(values: KubeRayValues) -> str:

@@ -14,8 +14,10 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from rayorch.config.fields import Duration, Items, Model, QueuePath, validate
+from rayorch.config.kuberay import names
 from rayorch.config.text import load_yaml
 from rayorch.core.errors import SpecError
+from rayorch.core.types import MODEL_LABEL
 
 MAX_CLUSTER_NAME = 53
 """KubeRay's: the longest name of a service made from it must stay within 63."""
@@ -30,13 +32,16 @@ OUTAGE_S = 120.0
 """A head's pod is usually replaced within this time: where Redis keeps Ray's state, gangs with a lease as long outlive
 it. The price: a gang that lost a node, or contact, begins again only after its lease."""
 MIN_LEASE_S = 5.0
+SAID_LABELS = frozenset({names.GROUP_LABEL, names.RAY_GROUP_LABEL, names.MARKET_LABEL, MODEL_LABEL})
+"""Labels of a group that follow from its name, model and spot."""
 DRAIN_S = 30
 """Ray drains a node for so long after SIGTERM (`RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S`)."""
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
-_QUANTITY = re.compile(r"([0-9]{1,12})(\.[0-9]{1,3})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?\Z")
+_CORES = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3}|m)?\Z")
+_BYTES = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:/@+]{0,400}\Z")
 _VERSION = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3}\Z")
 _GROUP = re.compile(
@@ -65,13 +70,17 @@ def _matching(pattern: re.Pattern[str], what: str, limit: int = 253) -> AfterVal
     return AfterValidator(check)
 
 
-def _quantity(value: object) -> object:
-    """8, "500m", "32Gi"; a whole number is allowed bare."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or not _QUANTITY.match(value) or not any(c in "123456789" for c in value):
-        raise ValueError(f"must be a positive amount such as 8, 500m or 32Gi, got {value!r}")
-    return value
+def _amount(pattern: re.Pattern[str], like: str) -> BeforeValidator:
+    """A positive Kubernetes quantity of that form; a whole number is allowed bare."""
+
+    def check(value: object) -> object:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not isinstance(value, str) or not pattern.match(value) or not any(c in "123456789" for c in value):
+            raise ValueError(f"must be a positive amount such as {like}, got {value!r}")
+        return value
+
+    return BeforeValidator(check)
 
 
 def _labels(given: Mapping[str, str]) -> Mapping[str, str]:
@@ -94,7 +103,8 @@ JobName = Annotated[str, _name(MAX_JOB_NAME)]
 GroupName = Annotated[str, _name(MAX_GROUP_NAME)]
 Namespace = Annotated[str, _name(63)]
 ObjectName = Annotated[str, _matching(_SUBDOMAIN, "the name of an object (a DNS subdomain)")]
-Quantity = Annotated[str, BeforeValidator(_quantity)]
+Cores = Annotated[str, _amount(_CORES, "8, 1.5 or 500m")]
+Bytes = Annotated[str, _amount(_BYTES, "512Mi or 32Gi")]
 Labels = Annotated[Mapping[str, str], AfterValidator(_labels)]
 LabelKey = Annotated[str, AfterValidator(_label_key)]
 Level = Annotated[str, _matching(_LABEL_NAME, "a topology level such as zone or rack", 63)]
@@ -122,10 +132,10 @@ class TolerationValues(Model):
 class HeadValues(Model):
     """The head's pod. It offers Ray no CPUs and no GPUs: nobody's work runs beside the owners and their journal."""
 
-    cpu: Quantity = "4"
-    memory: Quantity = "16Gi"
-    server_cpu: Quantity = "1"
-    server_memory: Quantity = "2Gi"
+    cpu: Cores = "4"
+    memory: Bytes = "16Gi"
+    server_cpu: Cores = "1"
+    server_memory: Bytes = "2Gi"
     node_selector: Labels = Field(default_factory=dict)
     tolerations: Items[TolerationValues] = ()
 
@@ -133,7 +143,7 @@ class HeadValues(Model):
 class JournalValues(Model):
     """The volume that holds the journal, packages and logs; the class None is the cluster's default."""
 
-    size: Quantity = "20Gi"
+    size: Bytes = "20Gi"
     storage_class: ObjectName | None = None
 
 
@@ -146,7 +156,7 @@ class RedisValues(Model):
     enabled: bool = True
     address: str | None = None
     image: Image = "redis:7.4"
-    size: Quantity = "5Gi"
+    size: Bytes = "5Gi"
     password_secret: ObjectName | None = None
 
 
@@ -187,9 +197,9 @@ class GroupValues(Model):
     name: GroupName
     model: str | None = None
     gpus: Annotated[int, Field(ge=0, le=MAX_GPUS)] = 0
-    cpu: Quantity = "8"
-    memory: Quantity = "32Gi"
-    shared_memory: Quantity | None = None
+    cpu: Cores = "8"
+    memory: Bytes = "32Gi"
+    shared_memory: Bytes | None = None
     min: Count = 0
     max: Count = 1
     replicas: Count | None = None
@@ -223,6 +233,8 @@ class GroupValues(Model):
             raise ValueError("model is needed where there are GPUs (the accelerator type, as H100)")
         if self.model is not None and (not self.gpus or not _LABEL_NAME.match(self.model)):
             raise ValueError("model must be the accelerator type of at least one GPU")
+        if taken := sorted(SAID_LABELS & set(self.labels)):
+            raise ValueError(f"labels: {', '.join(taken)} is said by name, model or spot")
         if self.grace <= DRAIN_S:
             raise ValueError(f"grace must be longer than the {DRAIN_S} s that Ray drains a node after SIGTERM")
         return self
@@ -274,13 +286,13 @@ class KubeRayValues(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        names = [group.name for group in self.groups]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        called = [group.name for group in self.groups]
+        twice = sorted({name for name in called if called.count(name) > 1})
         if twice:
             raise ValueError(f"groups: {', '.join(twice)} is given twice")
-        if not 1 <= len(names) <= MAX_GROUPS:
-            raise ValueError(f"groups: between 1 and {MAX_GROUPS}, got {len(names)}")
-        if "headgroup" in names:
+        if not 1 <= len(called) <= MAX_GROUPS:
+            raise ValueError(f"groups: between 1 and {MAX_GROUPS}, got {len(called)}")
+        if "headgroup" in called:
             raise ValueError("groups: headgroup is KubeRay's name for the head")
         if self.mode is Mode.RAY and any(group.spares for group in self.groups):
             raise ValueError("groups: spares are kept by rayorch only, and in mode ray Ray's autoscaler decides")
@@ -288,7 +300,9 @@ class KubeRayValues(Model):
             raise ValueError(f"lease: at least {MIN_LEASE_S:g} s, got {self.lease:g}")
         if not self.redis.enabled and self.redis.address:
             raise ValueError("redis.address: is given, but redis is not enabled")
-        if self.gateway.port in (8265, 8000, 8080, 10001, 52365):
+        if len(set(self.levels)) != len(self.levels) or "group" in self.levels:
+            raise ValueError("levels: each once, and none may be named group: that label is each group's own")
+        if self.gateway.port in names.RAY_PORTS:
             raise ValueError(f"gateway.port: {self.gateway.port} is one of Ray's own")
         return self
 
