@@ -66,6 +66,7 @@ class GpuFacts:
     `clock_reasons`: NVML's bit mask of why the clock is not higher. `uncorrectable`: ECC errors since the driver was
     loaded; `uncorrectable_lifetime`: since the device was made. `recovery_action`: NVML's code of what the driver asks
     for, 0 is nothing. `fault`: it could not be read, then `fault_text` says why and the rest is what was read before.
+    `fault_text` without a fault names what alone could not be read.
     """
 
     nvml_index: int

@@ -225,7 +225,7 @@ def remembered(
     history = replace(
         history,
         hung=history.hung.step(gpu.fault_text if fault is Fault.HANG else "", raise_after, clear_after),
-        unread=history.unread.step(gpu.fault_text if fault is Fault.ERROR else "", raise_after, clear_after),
+        unread=history.unread.step(gpu.fault_text if fault is not Fault.HANG else "", raise_after, clear_after),
     )
     if fault is not None:
         return history  # nothing was read: clocks and processes are not known to be better

@@ -16,7 +16,7 @@ from rayorch.core.device_facts import Fault, MigInstance, Sight, XidEvent
 from rayorch.core.devices import NodeDevices
 from tests.nvml.fake import FakeMachine, build
 
-LIMITS = ReaderLimits(start_s=60.0, call_s=2.0, look_s=60.0, hangs=2, retry_hung_s=3600.0)
+LIMITS = ReaderLimits(start_s=60.0, call_s=2.0, look_s=60.0, hangs=2, retry_hung_s=3600.0, heard_s=0.0)
 """A call takes microseconds; `call_s` is what a hang costs."""
 
 
@@ -175,6 +175,32 @@ def test_the_xid_of_a_lost_gpu_is_heard_after_the_loss(
 def test_where_events_are_refused_it_is_said(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
     machine.shows("6 deaf 1")
     assert not reader_of().read().hears_xids
+    reader = reader_of()
+    machine.shows()
+    assert reader.read().hears_xids
+    machine.shows("wait 15")
+    assert not reader.read().hears_xids
+
+
+def test_what_came_before_a_child_listened_is_left_to_others_to_tell(
+    machine: FakeMachine, reader_of: Callable[..., NvmlReader]
+) -> None:
+    assert not reader_of(ReaderLimits()).read().hears_xids
+
+
+def test_a_call_that_fails_costs_only_its_own_fact(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
+    reader, devices = reader_of(), NodeDevices(None)
+    machine.shows("2 ecc 3 power 80000", "4 power_error 999")
+    devices.observe(reader.read(), 0.0)
+    machine.shows("2 ecc_error 999 power_error 999", "4 power_error 999 ecc 1")
+    for number in range(2):
+        sight = reader.read()
+        devices.observe(sight, float(number))
+    assert (sight.gpus[2].uncorrectable, sight.gpus[2].power_w, sight.gpus[4].power_w) == (3, 80.0, None)
+    second, fourth = (devices.report(0).devices[n] for n in (2, 4))
+    assert "3 uncorrectable" in second.sick and "nvmlDeviceGetTotalEccErrors" in second.watch
+    assert "1 uncorrectable" in fourth.sick
+    assert fourth.watch == "can't be read: nvmlDeviceGetPowerUsage: Unknown Error"
 
 
 def test_processes_of_a_gpu(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:

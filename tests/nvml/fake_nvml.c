@@ -5,11 +5,12 @@
  * FAKE_NVML_COUNT: GPUs in the machine (8). FAKE_NVML_STATE: the file. Its lines:
  *
  *   init CODE                    nvmlInit returns this error
+ *   wait CODE                    waiting for events returns this error, when there is none
  *   event NUMBER GPU XID         an XID event; a process hears those whose number is above all it saw at its start
  *   GPU KEY VALUE KEY VALUE ...  GPU is the physical number, or * for all; later lines win
  *
  * Keys: gone 1 (not listed, the others are numbered anew), lost 1 (every call: GPU is lost), error CODE (every call but
- * the handle's), hang 1 (reading its power never returns), slow MS (before its power), temp, power (mW), limit (mW),
+ * the handle's), power_error CODE and ecc_error CODE (those calls alone), hang 1 (reading its power never returns), slow MS (before its power), temp, power (mW), limit (mW),
  * clk, reasons (bit mask, 0x allowed), sbe, ecc, ecc_agg, remap_pending, remap_failed, recovery, mem (MiB used), numa,
  * mig, mig_pending, instances (1g.10gb+1g.10gb), links (number), links_down (the first n), direct 1 (links go to the
  * neighbours in a ring instead of to switches), procs (PID:MIB+PID:MIB), deaf 1 (events can't be registered).
@@ -59,12 +60,12 @@ static u64 number(int gpu, const char *key, u64 otherwise) {
     return text[0] ? strtoull(text, 0, 0) : otherwise;
 }
 
-static int init_code(void) {
-    char *path = getenv("FAKE_NVML_STATE"), line[8192];
+static int code_of(const char *what, int otherwise) {
+    char *path = getenv("FAKE_NVML_STATE"), line[8192], word[64];
     FILE *file = path ? fopen(path, "r") : 0;
-    int code = 0;
-    if (!file) return 0;
-    while (fgets(line, sizeof line, file)) sscanf(line, "init %d", &code);
+    int code = otherwise, found;
+    if (!file) return code;
+    while (fgets(line, sizeof line, file)) if (sscanf(line, "%63s %d", word, &found) == 2 && !strcmp(word, what)) code = found;
     fclose(file);
     return code;
 }
@@ -88,7 +89,7 @@ static R check(D handle) {
 
 /* ---------------------------------------------------------------- the library, the devices */
 
-R nvmlInitWithFlags(unsigned flags) { (void)flags; R code = init_code(); initialized = !code; return code; }
+R nvmlInitWithFlags(unsigned flags) { (void)flags; R code = code_of("init", OK); initialized = !code; return code; }
 R nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 R nvmlInit(void) { return nvmlInitWithFlags(0); }
 R nvmlShutdown(void) { initialized = 0; return OK; }
@@ -179,7 +180,7 @@ R nvmlDeviceGetPowerUsage(D d, unsigned *out) {
     usleep((useconds_t)number(gpu_of(d), "slow", 0) * 1000);
     while (number(gpu_of(d), "hang", 0)) usleep(100000);
     *out = (unsigned)number(gpu_of(d), "power", 70000);
-    return OK;
+    return (R)number(gpu_of(d), "power_error", 0);
 }
 R nvmlDeviceGetEnforcedPowerLimit(D d, unsigned *out) {
     CHECK(d);
@@ -197,7 +198,7 @@ R nvmlDeviceGetCurrentClocksEventReasons(D d, u64 *out) { CHECK(d); *out = numbe
 R nvmlDeviceGetTotalEccErrors(D d, unsigned type, unsigned counter, u64 *out) {
     CHECK(d);
     *out = type == 0 ? number(gpu_of(d), "sbe", 0) : number(gpu_of(d), counter ? "ecc_agg" : "ecc", 0);
-    return OK;
+    return (R)number(gpu_of(d), "ecc_error", 0);
 }
 R nvmlDeviceGetRemappedRows(D d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
     CHECK(d);
@@ -335,7 +336,7 @@ R nvmlDeviceRegisterEvents(D d, u64 types, D set) {
 R nvmlEventSetWait_v2(D set, Event *event, unsigned timeout_ms) {
     (void)set, (void)timeout_ms;
     long seq = next_event(event, 0);
-    if (seq < 0) return TIMEOUT;
+    if (seq < 0) return code_of("wait", TIMEOUT);
     heard = seq;
     return OK;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pynvml
@@ -26,6 +26,16 @@ ABSENT = frozenset(
 )
 """This fact is not to be had here: older driver or device, no right to it, no such link or instance."""
 GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+SESSION = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+"""No other call will fare better."""
+ESSENTIAL = frozenset({"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"})
+"""When one of these fails it is not known what there is."""
 MAX_EVENTS = 64
 """Taken in one look; a GPU that reports more is sick by the first ones."""
 XID_EVENT = pynvml.nvmlEventTypeXidCriticalError
@@ -45,18 +55,22 @@ class Library:
         self._events: Any = None
         self._heard: set[int] = set()
         self._last: dict[int, GpuFacts] = {}
+        self._failed: list[str] = []  # calls about the GPU that is being read
+        self._deaf = False
         self._driver = str(self._maybe(-1, "nvmlSystemGetDriverVersion") or "")
 
     def read(self, skip: frozenset[int]) -> Sight:
         """One look. GPUs in `skip` (NVML indices) are not touched: a call about them hangs, as it is known."""
+        self._deaf = False
         xids = self._xids()  # first, while it is known which handle is whose
         count = int(self._call(-1, "nvmlDeviceGetCount"))
         if count != self._count:
             self._count = count
             self._begin_anew()
         gpus = tuple(self._gpu(index, index in skip) for index in range(count))
-        hears_all = bool(count) and len(self._heard) == count
-        return Sight(gpus, (*xids, *self._xids()), driver=self._driver, hears_xids=hears_all)
+        xids += self._xids()
+        hears_all = bool(count) and len(self._heard) == count and not self._deaf
+        return Sight(gpus, xids, driver=self._driver, hears_xids=hears_all)
 
     def _begin_anew(self) -> None:
         """GPUs are numbered anew: a handle may mean another one now."""
@@ -92,18 +106,19 @@ class Library:
         def ask(name: str, *arguments: Any) -> Any:
             return self._maybe(index, name, handle, *arguments)
 
+        self._failed.clear()
+        uuid = str(self._call(index, "nvmlDeviceGetUUID", handle))
+        if self._last.get(index, GpuFacts(index)).uuid != uuid:
+            self._last.pop(index, None)
+        before = self._last.get(index)
         memory = ask("nvmlDeviceGetMemoryInfo")
         mig = ask("nvmlDeviceGetMigMode")
         remapped = ask("nvmlDeviceGetRemappedRows")
         reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
         if reasons is None:
             reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-        uuid = str(self._call(index, "nvmlDeviceGetUUID", handle))
-        if self._last.get(index, GpuFacts(index)).uuid != uuid:
-            self._last.pop(index, None)
-        before = self._last.get(index)
         pci = before.pci if before is not None else _pci(ask("nvmlDeviceGetPciInfo"))
-        return GpuFacts(
+        facts = GpuFacts(
             nvml_index=index,
             uuid=uuid,
             name=before.name if before is not None else str(ask("nvmlDeviceGetName") or ""),
@@ -131,6 +146,18 @@ class Library:
             recovery_action=self._recovery(index, handle),
             processes=self._processes(index, handle),
         )
+        return self._completed(facts, before)
+
+    def _completed(self, facts: GpuFacts, before: GpuFacts | None) -> GpuFacts:
+        """Where some calls failed, what they would have told is as it was before, and it is said which."""
+        if not self._failed:
+            return facts
+        failed = "; ".join(dict.fromkeys(self._failed))
+        if before is not None:
+            names = {field.name for field in fields(GpuFacts) if getattr(facts, field.name) is None} - {"fault"}
+            names |= {name for name, call in (("links", "NvLink"), ("processes", "RunningProcesses")) if call in failed}
+            facts = replace(facts, **{name: getattr(before, name) for name in names})
+        return replace(facts, fault_text=failed)
 
     def _ecc(self, index: int, handle: Any, kind: int, counter: int) -> int | None:
         found: int | None = self._maybe(index, "nvmlDeviceGetTotalEccErrors", handle, kind, counter)
@@ -209,7 +236,8 @@ class Library:
         while self._events is not None and len(found) < MAX_EVENTS:
             try:
                 event = self._call(-1, "nvmlEventSetWait_v2", self._events, 0)
-            except pynvml.NVMLError:  # nearly always: none has come
+            except pynvml.NVMLError as error:  # nearly always: none has come
+                self._deaf |= error.value != pynvml.NVML_ERROR_TIMEOUT
                 break
             if event.eventType & XID_EVENT:
                 found.append(XidEvent(self._owners.get(_address(event.device), ""), int(event.eventData)))
@@ -222,13 +250,17 @@ class Library:
         return getattr(pynvml, name)(*arguments)
 
     def _maybe(self, index: int, name: str, *arguments: Any) -> Any:
-        """The answer, None where the fact is not to be had; NVMLError when the GPU is lost or the call failed."""
+        """The answer, None where the fact is not to be had, and where only this call failed, which is noted; NVMLError
+        when the GPU is lost or nothing more can be learnt of it."""
         try:
             return self._call(index, name, *arguments)
         except pynvml.NVMLError as error:
             if error.value in ABSENT:
                 return None
-            raise
+            if index < 0 or name in ESSENTIAL or error.value in GONE or error.value in SESSION:
+                raise
+            self._failed.append(f"{name}: {error}")
+            return None
 
 
 def _address(handle: Any) -> int:

@@ -27,6 +27,9 @@ class ReaderLimits:
     wakes each GPU then. `call_s`: any other call. `look_s`: all calls of one look together; it is longer, so that a
     child that gets no processor is not taken for one that hangs.
 
+    A child is trusted to have heard every XID when it has listened for `heard_s`: one that came while there was none is
+    shown by other sources, some of which look every 30 s.
+
     After `hangs` hangs about one GPU running, it is left alone for `retry_hung_s`. `stuck`: children that can't even be
     killed; with so many no further one is started.
     """
@@ -37,6 +40,7 @@ class ReaderLimits:
     hangs: int = 2
     retry_hung_s: float = 60.0
     stuck: int = 3
+    heard_s: float = 90.0
 
 
 def nvml_present() -> bool:
@@ -58,6 +62,7 @@ class NvmlReader:
         self._stuck: list[subprocess.Popen[bytes]] = []
         self._buffer = b""
         self._looked = False  # this child has answered once
+        self._started_s = 0.0
         self._at = (-1, "")  # the call under way
         self._last: dict[int, GpuFacts] = {}
         self._hangs: dict[int, int] = {}
@@ -83,7 +88,8 @@ class NvmlReader:
         if sight.error:
             self.close()  # a new child begins a new session, which is how a reloaded driver is found
             return sight
-        sight = replace(sight, gpus=self._recognized(sight.gpus))
+        hears_xids = sight.hears_xids and time.monotonic() - self._started_s >= self._limits.heard_s
+        sight = replace(sight, gpus=self._recognized(sight.gpus), hears_xids=hears_xids)
         self._last = {gpu.nvml_index: gpu for gpu in sight.gpus}
         for index in self._hangs.keys() - skip:
             self._hangs.pop(index)
@@ -130,6 +136,7 @@ class NvmlReader:
         self._stuck = [child for child in self._stuck if child.poll() is None]
         if len(self._stuck) >= self._limits.stuck:
             raise OSError(f"{len(self._stuck)} earlier ones hang in the driver and can't be ended")
+        self._started_s = time.monotonic()
         self._child = subprocess.Popen(
             [sys.executable, "-m", "rayorch.adapters.nvml.child"],
             stdin=subprocess.PIPE,
