@@ -436,9 +436,12 @@ BREAKS: list[tuple[Callable[[Any], Any], tuple[str, str]]] = [
         lambda c: c["metadata"]["annotations"].update({"rayorch.io/groups": '{"h100-a": {"spare": 1}}'}),
         ("error", "metadata.annotations.rayorch.io/groups"),
     ),
-    (
-        lambda c: c["metadata"]["annotations"].update({"rayorch.io/groups": "{"}),
-        ("error", "metadata.annotations.rayorch.io/groups"),
+    *(
+        (
+            lambda c, text=text: c["metadata"]["annotations"].update({"rayorch.io/groups": text}),
+            ("error", "metadata.annotations.rayorch.io/groups"),
+        )
+        for text in ("{", "[" * 100_000, '{"cpu": 1}', '{"cpu": {"spares": -1}}', '{"cpu": {"idleSeconds": NaN}}')
     ),
 ]
 

@@ -91,8 +91,11 @@ def check(
 ) -> None:
     """Say what is wrong with manifests before they are applied (exit 105): by KubeRay's rules and by rayorch's."""
     from rayorch.config.kuberay import check_manifests, check_schemas, load_manifests
+    from rayorch.core.errors import SpecError
 
     documents = load_manifests(_read(file), file)
+    if not documents:  # what should have written them has failed
+        raise SpecError("", f"{file} holds no manifests")
     findings = list(check_manifests(documents))
     if crds is not None:
         findings += check_schemas(documents, crds)

@@ -119,6 +119,12 @@ def test_check_refuses_what_is_no_yaml() -> None:
     assert "is not YAML" in done.stderr
 
 
+def test_checking_nothing_is_no_success() -> None:
+    """`render | check` must fail when the first of the two did."""
+    done = _run("check", "-", input="")
+    assert (done.exit_code, done.stderr) == (105, "rayorch: - holds no manifests\n")
+
+
 def _commands_of_the_page() -> list[list[str]]:
     """Every `rayorch kuberay …` that docs/kuberay.md tells people to type, without what the shell does to it."""
     text = (ROOT / "docs" / "kuberay.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayorch.adapters.kuberay.accelerators import MODELS, accelerator_model, is_spot, start_labels
-from rayorch.adapters.kuberay.groups import node_groups, node_labels, offered
+from rayorch.adapters.kuberay.groups import GROUPS_ANNOTATION, node_groups, node_labels, offered
 from rayorch.adapters.kuberay.instances import instances_of
 from rayorch.adapters.kuberay.models import Pod, RayCluster, WorkerGroup, parse
 from rayorch.adapters.kuberay.quantity import SUFFIXES, parse_quantity, whole
@@ -102,6 +102,7 @@ def test_what_a_node_offers(words: Thing, amounts: Amounts, missing: list[str]) 
         ({"limits": {"cpu": "-1"}}, "is negative"),
         ({"rayStartParams": {"num-gpus": "all"}}, "not a quantity: 'all'"),
         ({"rayStartParams": {"resources": "slot=1"}}, "rayStartParams.resources is not JSON"),
+        ({"rayStartParams": {"resources": "[" * 100_000}}, "rayStartParams.resources is not JSON"),
         ({"rayStartParams": {"resources": '{"slot": "1"}'}}, "must be an object of numbers"),
         ({"rayStartParams": {"resources": '{"slot": -1}'}}, "must not be negative"),
         ({"rayStartParams": {"labels": "rack"}}, "not a list of label=value"),
@@ -351,3 +352,15 @@ def test_a_malformed_object_is_named_by_its_fields(raw: object, named: str) -> N
 def test_unknown_fields_are_kuberay_s_own_affair() -> None:
     raw = ray_cluster(worker_group("gpu", 1, somethingNew={"a": 1}), alsoNew=True)
     assert node_groups(RayCluster.model_validate(raw), ()).groups[0].replicas == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "is not JSON"), ("[" * 100_000, "is not JSON"), ("[]", "must be an object"), ('{"gpu": 1}', "'gpu'")],
+    ids=["cut", "deep", "list", "number"],
+)
+def test_an_annotation_that_cannot_be_read_leaves_capacity_unknown(text: str, said: str) -> None:
+    raw = ray_cluster(worker_group("gpu", 1))
+    raw["metadata"]["annotations"] = {GROUPS_ANNOTATION: text}
+    with pytest.raises(ClusterError, match=said):
+        node_groups(RayCluster.model_validate(raw), ())

@@ -80,12 +80,12 @@ def _hints(cluster: RayCluster, names: list[str], notes: list[str]) -> dict[str,
     where = f"RayCluster {cluster.metadata.name}: annotation {GROUPS_ANNOTATION}"
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ClusterError(f"{where} is not JSON: {error}") from None
     if not isinstance(raw, dict):
         raise ClusterError(f"{where} must be an object of group names")
     for name in sorted(raw.keys() - set(names)):
-        notes.append(f"annotation {GROUPS_ANNOTATION} names group {name!r}, which the cluster does not have")
+        notes.append(f"annotation {GROUPS_ANNOTATION} names group {name[:80]!r}, which the cluster does not have")
     return {name: parse(GroupHints, hint, f"{where}, {name!r},") for name, hint in raw.items()}
 
 
@@ -197,7 +197,7 @@ def _start_resources(text: str) -> dict[str, float]:
         shown = shown[1:-1]
     try:
         raw = json.loads(shown.replace("\\", ""))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"rayStartParams.resources is not JSON: {text[:80]!r}") from None
     if not isinstance(raw, dict) or any(isinstance(n, bool) or not isinstance(n, int | float) for n in raw.values()):
         raise ValueError("rayStartParams.resources must be an object of numbers")

@@ -11,10 +11,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
+from pydantic import Field
+
+from rayorch.config.fields import Model, validate
 from rayorch.config.kuberay import names
 from rayorch.config.kuberay.documents import Manifest, name_of
 from rayorch.config.kuberay.values import DRAIN_S, MAX_CLUSTER_NAME, MAX_JOB_NAME
+from rayorch.core.errors import SpecError
 from rayorch.core.payload import Json
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
@@ -39,6 +44,14 @@ class Finding:
     where: str
     field: str
     message: str
+
+
+class GroupHint(Model):
+    """One group's part of the annotation; with a wrong one rayorch takes all capacity for unknown."""
+
+    spares: Annotated[int, Field(ge=0)] = 0
+    idle_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    preference: int | None = None
 
 
 Rule = Callable[[str, Mapping[str, Json]], Iterator[Finding]]
@@ -247,7 +260,7 @@ def _annotation(where: str, document: Manifest) -> Iterator[Finding]:
     field = f"metadata.annotations.{names.GROUPS_ANNOTATION}"
     try:
         told = json.loads(str(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         yield Finding(Level.ERROR, where, field, f"is not JSON: {error}")
         return
     if not isinstance(told, dict):
@@ -256,10 +269,11 @@ def _annotation(where: str, document: Manifest) -> Iterator[Finding]:
     known = {str(g.get("groupName")) for g in _items(_mapping(document, "spec"), "workerGroupSpecs")}
     for name, said in sorted(told.items()):
         if name not in known:
-            yield Finding(Level.ERROR, where, field, f"there is no group {name}")
-        unknown = set(said) - {"spares", "idleSeconds", "preference"} if isinstance(said, dict) else {"its value"}
-        for key in sorted(unknown):
-            yield Finding(Level.ERROR, where, field, f"{name}: {key} is unknown")
+            yield Finding(Level.ERROR, where, field, f"there is no group {name[:80]}")
+        try:
+            validate(GroupHint, said)
+        except SpecError as error:
+            yield Finding(Level.ERROR, where, field, f"{name[:80]}: {error}")
 
 
 def _job(where: str, spec: Mapping[str, Json]) -> Iterator[Finding]:
