@@ -11,6 +11,7 @@ import logging
 import re
 import socket
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -141,10 +142,9 @@ class DcgmPage:
         entities = _entities(found)
         if not entities:
             return Sight(error=f"the DCGM exporter at {self._url} shows no GPU of this machine")
-        driver = next((e.labels.get("DCGM_FI_DRIVER_VERSION", "") for e in entities.values()), "")
         gpus = tuple(sorted((_facts(entity) for entity in entities.values()), key=lambda gpu: gpu.nvml_index))
         xids = tuple(event for uuid in sorted(entities) for event in self._news(uuid, entities[uuid]))
-        return Sight(gpus, xids, driver=driver)
+        return Sight(gpus, xids)
 
     def _news(self, uuid: str, entity: _Entity) -> Iterator[XidEvent]:
         """XIDs since the last page. At the first one a gauge's value is of unknown age."""
@@ -171,10 +171,11 @@ def _fetched(url: str, timeout_s: float) -> bytes:
         raise ValueError("it is no address of HTTP")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=timeout_s)
-    late = threading.Event()
+    late, begun_s = threading.Event(), time.monotonic()
     try:
         connection.connect()
-        timer = threading.Timer(timeout_s, _cut, (connection.sock, late))
+        left_s = max(0.0, begun_s + timeout_s - time.monotonic())
+        timer = threading.Timer(left_s, _cut, (connection.sock, late))
         timer.daemon = True
         timer.start()
         try:

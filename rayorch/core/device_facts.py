@@ -124,7 +124,6 @@ class Sight:
     gpus: tuple[GpuFacts, ...] = ()
     xids: tuple[XidEvent, ...] = ()
     error: str = ""
-    driver: str = ""
     hears_xids: bool = False
 
 
@@ -147,4 +146,4 @@ def merged(first: Sight, second: Sight) -> Sight:
     others = {gpu.uuid: gpu for gpu in second.gpus if gpu.uuid}
     gpus = tuple(filled(gpu, others[gpu.uuid]) if gpu.uuid in others else gpu for gpu in first.gpus)
     extra = tuple(event for event in second.xids if not (event.fresh and first.hears_xids))
-    return Sight(gpus, (*first.xids, *extra), driver=first.driver or second.driver, hears_xids=first.hears_xids)
+    return Sight(gpus, (*first.xids, *extra), hears_xids=first.hears_xids)

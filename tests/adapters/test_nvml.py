@@ -52,7 +52,7 @@ def reader_of() -> Iterator[Callable[..., NvmlReader]]:
 def test_everything_about_healthy_gpus(machine: FakeMachine, reader_of: Callable[..., NvmlReader]) -> None:
     machine.shows("3 temp 61 power 512500 limit 650000 clk 1755 mem 1024 sbe 4 ecc_agg 9 numa 1", "7 links 2 direct 1")
     sight = reader_of().read()
-    assert (sight.error, sight.driver, sight.hears_xids, sight.xids) == ("", "580.65.06", True, ())
+    assert (sight.error, sight.hears_xids, sight.xids) == ("", True, ())
     assert [gpu.nvml_index for gpu in sight.gpus] == list(range(8))
     assert len({gpu.uuid for gpu in sight.gpus}) == 8
     assert {gpu.fault for gpu in sight.gpus} == {None}

@@ -57,7 +57,6 @@ class Library:
         self._last: dict[int, GpuFacts] = {}
         self._failed: list[str] = []  # calls about the GPU that is being read
         self._deaf = False
-        self._driver = str(self._maybe(-1, "nvmlSystemGetDriverVersion") or "")
 
     def read(self, skip: frozenset[int]) -> Sight:
         """One look. GPUs in `skip` (NVML indices) are not touched: a call about them hangs, as it is known."""
@@ -70,7 +69,7 @@ class Library:
         gpus = tuple(self._gpu(index, index in skip) for index in range(count))
         xids += self._xids()
         hears_all = bool(count) and len(self._heard) == count and not self._deaf
-        return Sight(gpus, xids, driver=self._driver, hears_xids=hears_all)
+        return Sight(gpus, xids, hears_xids=hears_all)
 
     def _begin_anew(self) -> None:
         """GPUs are numbered anew: a handle may mean another one now."""

@@ -209,7 +209,6 @@ def _sight(data: dict[str, Any]) -> Sight:
         gpus=tuple(_gpu(gpu) for gpu in data["gpus"]),
         xids=tuple(XidEvent(**event) for event in data["xids"]),
         error=data["error"],
-        driver=data["driver"],
         hears_xids=data["hears_xids"],
     )
 
