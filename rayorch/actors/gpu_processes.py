@@ -16,6 +16,8 @@ HOST_PID_NAMESPACE = "pid:[4026531836]"
 MAX_ENDED = 1000
 """Attempts that are remembered as over; their processes live for seconds."""
 MAX_DIGITS = 9
+MAX_COMMAND = 200
+"""Characters of a command line that are kept: a process may write what it likes there, and it goes into logs and views."""
 
 
 class GpuProcesses:
@@ -50,7 +52,7 @@ class GpuProcesses:
             return process
         if not on_gpu:
             return process  # in this namespace the number is another process's
-        command = raw_command.replace(b"\0", b" ").decode(errors="replace").strip()
+        command = _shown(raw_command)
         attempt = self._attempt(environment)
         if attempt is not None:
             owner = ProcessOwner.ENDED if attempt in self._ended else ProcessOwner.ATTEMPT
@@ -72,3 +74,9 @@ class GpuProcesses:
             return os.readlink(self._proc / "self" / "ns" / "pid") == HOST_PID_NAMESPACE
         except OSError:
             return False
+
+
+def _shown(command: bytes) -> str:
+    """A command line as one line of bounded length."""
+    text = command[: 4 * MAX_COMMAND].replace(b"\0", b" ").decode(errors="replace")
+    return "".join(c if c.isprintable() else " " for c in text).strip()[:MAX_COMMAND]

@@ -263,6 +263,14 @@ def test_nobody_blinds_the_agent_by_a_strange_attempt(tmp_path: Path, attempt: s
     assert owners(GpuProcesses("main", tmp_path, host_pids=True), 1) == [ProcessOwner.STRAY]
 
 
+def test_what_a_process_calls_itself_is_one_short_line(tmp_path: Path) -> None:
+    Proc(tmp_path).add(1, "\x1b[2Jminer\nGPU_0_is_fine\u2028" + "x" * 100_000)
+    processes = GpuProcesses("main", tmp_path, host_pids=True)
+    (process,) = processes.named(Sight((GpuFacts(0, processes=(GpuProcess(1),)),))).gpus[0].processes
+    assert process.command.startswith("[2Jminer GPU_0_is_fine xxx")
+    assert process.command.isprintable() and len(process.command) <= 200
+
+
 def test_in_a_container_a_number_may_be_somebody_elses(tmp_path: Path) -> None:
     proc = Proc(tmp_path)
     proc.add(1, "sleep 9")
