@@ -17,7 +17,7 @@ MAX_ENDED = 1000
 """Attempts that are remembered as over; their processes live for seconds."""
 MAX_DIGITS = 9
 MAX_COMMAND = 200
-"""Characters of a command line that are kept: a process may write what it likes there, and it goes into logs and views."""
+"""Characters of a command line that are kept: a process writes there what it likes, and it goes into logs and views."""
 
 
 class GpuProcesses:
