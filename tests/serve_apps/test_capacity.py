@@ -34,7 +34,17 @@ def capacity(provider: Provider = Provider.OURS, error: str = "") -> Capacity:
     )
     node = Resources.of({"GPU": 8, "CPU": 96})
     h100 = NodeGroup(GroupName("h100"), node, 2, 0, 16, model="H100", spares=1, instances=instances)
-    order = Order(h100.name, 1, 2, NOW_S - 30, NOW_S + 170, NOW_S + 400, (WorkloadId("llm"),), "for llm")
+    order = Order(
+        h100.name,
+        1,
+        2,
+        NOW_S - 30,
+        NOW_S + 170,
+        NOW_S + 400,
+        (WorkloadId("llm"),),
+        "for llm",
+        ((WorkloadId("llm"), 1),),
+    )
     spot = NodeGroup(GroupName("spot"), node, 0, 0, 8, hosts=2, model="A100", spot=True)
     states = (
         GroupState(h100, order, provision_s=200.0),
@@ -70,6 +80,7 @@ async def test_the_api_says_what_each_group_has_what_it_waits_for_and_why(
         "expectedAt": NOW_S + 170,
         "deadlineAt": NOW_S + 400,
         "beneficiaries": ["llm"],
+        "nodesFor": {"llm": 1},
         "reason": "for llm",
     }
     assert (spot["spot"], spot["hosts"], spot["shrinksTo"]) == (True, 2, 0)

@@ -68,6 +68,7 @@ def group_json(state: GroupState) -> dict[str, Json]:
             "expectedAt": order.expected_s,
             "deadlineAt": order.deadline_s,
             "beneficiaries": list(order.beneficiaries),
+            "nodesFor": dict(order.shares),
             "reason": order.reason,
         },
         "backOff": None
