@@ -339,6 +339,7 @@ BAD = [
     ({"groups": [{"name": "a"}, {"name": "a"}]}, ""),
     ({"groups": [{"name": "headgroup"}]}, ""),
     ({"groups": [{"name": "a", "maxReplicas": 1}]}, "groups[0].maxReplicas"),
+    ({"redis": {"address": "redis://me:secret@redis:6379"}}, "redis.address"),
     ({"redis": {"enabled": False, "address": "redis://x"}}, ""),
     ({"mode": "ray", "groups": [{"name": "a", "spares": 1, "max": 2}]}, ""),
 ]

@@ -26,7 +26,7 @@ from rayorch.core.types import QueueId, QueueSpec, State, WorkloadId
 from rayorch.core.views import Overview
 from rayorch.serve_apps.gateway import GatewaySettings, jobs_routes
 from rayorch.serve_apps.gateway.fake import FakeBackend
-from rayorch.serve_apps.gateway.refusals import KEEP_S, MAX_REFUSALS, Refusal, Refusals
+from rayorch.serve_apps.gateway.refusals import KEEP_S, MAX_CHARACTERS, MAX_REFUSALS, Refusal, Refusals
 from tests.serve_apps.conftest import FAST, Served, serve
 from tests.source_tree import ROOT
 
@@ -206,8 +206,11 @@ async def test_refusals_are_bounded_and_grow_old() -> None:
     for number in range(MAX_REFUSALS + 1):
         refusals.note(f"j{number}", "true", "no")
     refusals.note("", "true", "no")
-    assert refusals.get("j0") is None and refusals.get("") is None
+    refusals.note("i" * 10_000, "true", "no")
+    assert refusals.get("j0") is None and refusals.get("") is None and refusals.get("i" * 10_000) is None
     assert refusals.get("j1") == Refusal("j1", "true", "no", 0.0)
+    refusals.note("large", "e" * 1_000_000, "r" * 1_000_000)
+    assert refusals.get("large") == Refusal("large", "e" * MAX_CHARACTERS, "r" * MAX_CHARACTERS, 0.0)
     now[0] = KEEP_S + 1
     assert refusals.get("j1") is None
 

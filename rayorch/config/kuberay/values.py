@@ -43,6 +43,7 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 _CORES = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3}|m)?\Z")
 _BYTES = re.compile(r"[0-9]{1,12}(\.[0-9]{1,3})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?\Z")
 _IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.:/@+]{0,400}\Z")
+_REDIS = re.compile(r"(rediss?://)?[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]{1,5})?\Z")
 _VERSION = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3}\Z")
 _GROUP = re.compile(
     r"(?P<name>[^=]+)=(?:(?P<gpus>[0-9]+)x(?P<model>[A-Za-z0-9._-]+)|(?P<cpus>[0-9]+)cpu)"
@@ -154,7 +155,7 @@ class RedisValues(Model):
     """
 
     enabled: bool = True
-    address: str | None = None
+    address: Annotated[str, _matching(_REDIS, "as redis://host:6379, without a password")] | None = None
     image: Image = "redis:7.4"
     size: Bytes = "5Gi"
     password_secret: ObjectName | None = None

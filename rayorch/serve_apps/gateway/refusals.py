@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 MAX_REFUSALS = 1000
 KEEP_S = 3600.0
+MAX_CHARACTERS = 1000
+"""Of each text that is kept: a refused request may be as large as any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class Refusals:
         self._known: OrderedDict[str, Refusal] = OrderedDict()
 
     def note(self, identity: str, entrypoint: str, reason: str) -> None:
-        """Remember one, at the cost of the oldest; nothing where no id was asked for."""
-        if not identity:
+        """Remember one, at the cost of the oldest; nothing where no id was asked for, or one that nobody asks again."""
+        if not identity or len(identity) > MAX_CHARACTERS:
             return
+        entrypoint, reason = entrypoint[:MAX_CHARACTERS], reason[:MAX_CHARACTERS]
         self._known[identity] = Refusal(identity, entrypoint, reason, self._clock())
         self._known.move_to_end(identity)
         while len(self._known) > MAX_REFUSALS:
