@@ -7,11 +7,11 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
-from rayorch.actors.bypasses import BypassWatch
+from rayorch.actors.bypasses import BypassWatch, ray_jobs_of
 from rayorch.actors.cluster import RayCluster
 from rayorch.actors.execution import Executor
 from rayorch.actors.housekeeping import Housekeeper
@@ -27,6 +27,9 @@ from rayorch.core.reconcile import BlockNodes, MarkReleasing, Rebind, reconcile
 from rayorch.core.runners import RunnerPhase, RunnerView
 from rayorch.core.types import State, WorkloadId
 from rayorch.core.views import ExplainView, Overview
+
+if TYPE_CHECKING:
+    from rayorch.adapters.kuberay import KubeRaySettings
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +47,14 @@ SILENT = (MarkReleasing, Rebind, BlockNodes)
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """`profile`: the policies in force. `period_s`: longest time between two turns when nothing happens (leases and
-    deadlines are looked at then). `runner`: what every runner is told."""
+    deadlines are looked at then). `runner`: what every runner is told. `kuberay`: the RayCluster whose RayJobs are
+    named when they come past the queues, None where there is none."""
 
     profile: Profile
     runner: RunnerSettings
     instance: str = "main"
     period_s: float = 1.0
+    kuberay: KubeRaySettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class ControllerShell:
         self._executor = Executor(settings.runner, self._cluster, self._loop, self._runner_seen)
         packages = Path(settings.runner.packages) if settings.runner.packages else None
         self._housekeeper = Housekeeper(settings.instance, packages)
-        self._bypasses = BypassWatch()
+        self._bypasses = BypassWatch(ray_jobs_of(settings.kuberay) if settings.kuberay else None)
         self._runners: dict[tuple[WorkloadId, int], RunnerView] = {}
         self._poked = asyncio.Event()
         self._turn: Turn | None = None

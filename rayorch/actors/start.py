@@ -86,7 +86,8 @@ def start_instance(settings: InstanceSettings) -> None:
         packages=str(settings.state_dir / "packages"),
         instance=instance,
     )
-    controller = start_controller(ControllerSettings(settings.profile, runner, instance), **where)
+    kuberay = settings.groups.kuberay if settings.groups else None
+    controller = start_controller(ControllerSettings(settings.profile, runner, instance, kuberay=kuberay), **where)
     try:
         ray.get([queues.ping.remote(), inventory.ping.remote(), allocator.ping.remote()], timeout=START_TIMEOUT_S)
         _ensure_queues(queues, settings.queues)

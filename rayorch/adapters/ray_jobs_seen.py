@@ -43,7 +43,7 @@ class BypassFinder:
         """What runs or waits now without us, sorted by start; `our_groups`: hex ids of our placement groups.
 
         Drivers that nobody submitted (a shell, a notebook) are listed only while their actors hold GPUs outside our
-        groups. ClusterError when Ray can't be read.
+        groups, and so is whoever has ended and left such actors behind. ClusterError when Ray can't be read.
         """
         try:
             drivers = _drivers()
@@ -51,17 +51,18 @@ class BypassFinder:
             found = self._submissions(drivers, held)
         except Exception as error:  # several unrelated classes while the GCS is away
             raise ClusterError(f"could not read Ray's jobs: {error}") from error
+        listed = {bypass.id for bypass in found}
         found += [
             _of_driver(job_id, row, held[job_id])
             for job_id, row in drivers.items()
-            if job_id in held and not row.is_dead and self._is_foreign(row)
+            if job_id in held and self._is_foreign(row)
+            if row.config.metadata.get(JOB_ID_METADATA_KEY) not in listed
         ]
         return tuple(sorted(found, key=lambda b: (b.started_s, b.id)))
 
     def _is_foreign(self, row: Any) -> bool:
-        """Nobody's submission, neither ours nor Ray's own."""
-        metadata = row.config.metadata
-        if OUR_METADATA in metadata or JOB_ID_METADATA_KEY in metadata:
+        """Neither ours nor Ray's own, as far as it says itself."""
+        if OUR_METADATA in row.config.metadata:
             return False
         namespace = row.config.ray_namespace
         return namespace != self._ours and not namespace.startswith(INTERNAL_NAMESPACE)
@@ -113,7 +114,8 @@ def _of_submission(name: str, info: Mapping[str, Any], jobs: list[str], held: li
 def _of_driver(job_id: str, row: Any, held: Resources) -> Bypass:
     address = f"{row.driver_address.ip_address} (pid {row.driver_pid})"
     who = whose(dict(row.config.metadata), address)
-    return Bypass(job_id, row.entrypoint.strip(), who, row.start_time / 1000, job_id=job_id, held=held)
+    status = "ENDED" if row.is_dead else "RUNNING"
+    return Bypass(job_id, row.entrypoint.strip(), who, row.start_time / 1000, status, job_id=job_id, held=held)
 
 
 def _drivers() -> dict[str, Any]:

@@ -6,7 +6,7 @@ It takes its GPUs without a grant. The inventory subtracts them (`NodeSpec.forei
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch.core.types import Resources
 
@@ -38,6 +38,11 @@ def whose(metadata: Mapping[str, str], address: str) -> str:
         if metadata.get(key):
             return metadata[key]
     return f"a driver at {address}" if address else "unknown"
+
+
+def of_ray_job(bypass: Bypass, name: str) -> Bypass:
+    """The same with the RayJob whose submission it is added to whose it is; `name` empty: of none."""
+    return replace(bypass, who=f"RayJob {name} ({bypass.who})") if name else bypass
 
 
 def in_words(bypass: Bypass) -> str:

@@ -37,7 +37,7 @@ def test_it_looks_once_in_a_period_and_says_each_once(
     finder = Scripted()
     monkeypatch.setattr(bypasses, "BypassFinder", lambda _: finder)
     monkeypatch.setattr(bypasses, "group_rows", lambda _: ({"placement_group_id": "aa"},))
-    watch = BypassWatch(lambda: now[0], run=lambda work: work())
+    watch = BypassWatch(clock=lambda: now[0], run=lambda work: work())
     finder.answers = [(ONE,), (ONE, TWO), ClusterError("the GCS is away"), (TWO,)]
 
     seen = []
@@ -61,7 +61,7 @@ def test_a_slow_look_holds_up_nobody_and_is_the_only_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(bypasses, "BypassFinder", lambda _: Scripted())
     started: list[bypasses.Work] = []
     now = [0.0]
-    watch = BypassWatch(lambda: now[0], run=started.append)
+    watch = BypassWatch(clock=lambda: now[0], run=started.append)
     for _ in range(5):
         watch.tick()
         now[0] += PERIOD_S
@@ -74,8 +74,32 @@ def test_an_error_that_nobody_expected_is_logged_and_the_next_look_comes(
     now = [0.0]
     monkeypatch.setattr(bypasses, "BypassFinder", lambda _: Scripted())  # has no answers
     monkeypatch.setattr(bypasses, "group_rows", lambda _: ())
-    watch = BypassWatch(lambda: now[0], run=lambda work: work())
+    watch = BypassWatch(clock=lambda: now[0], run=lambda work: work())
     for _ in range(2):
         watch.tick()
         now[0] += PERIOD_S
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
+
+
+def test_a_ray_job_is_named_and_kubernetes_asked_only_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    finder = Scripted()
+    answers: list[dict[str, str] | ClusterError] = [ClusterError("no answer"), {"one": "nightly"}, {"two": "sweep"}]
+    monkeypatch.setattr(bypasses, "BypassFinder", lambda _: finder)
+    monkeypatch.setattr(bypasses, "group_rows", lambda _: ())
+
+    def ray_jobs() -> dict[str, str]:
+        answer = answers.pop(0)
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    watch = BypassWatch(ray_jobs, lambda: now[0], run=lambda work: work())
+    finder.answers = [(), (ONE,), (ONE,), (ONE,), (TWO,)]
+    seen = []
+    for _ in range(5):
+        watch.tick()
+        seen.append([bypass.who for bypass in watch.seen])
+        now[0] += PERIOD_S
+    assert seen == [[], ["eve"], ["RayJob nightly (eve)"], ["RayJob nightly (eve)"], ["RayJob sweep (eve)"]]
+    assert answers == []

@@ -149,8 +149,18 @@ def test_a_driver_that_nobody_submitted_is_one_while_it_holds_gpus(tables: Table
     tables.held["05000000"] = Resources.of({"GPU": 1})
     (found,) = _find()
     assert (found.id, found.who, found.started_s) == ("05000000", "a driver at 192.0.2.9 (pid 12)", 2.0)
-    tables.drive("05000000", "ns", dead=True)
+    tables.held.clear()
     assert _find() == ()
+
+
+def test_whoever_left_actors_with_gpus_behind_is_still_one(tables: Tables) -> None:
+    """A detached actor outlives its driver, submitted or not."""
+    tables.submit("gone", status="SUCCEEDED")
+    tables.drive("05000000", "ns", dead=True)
+    tables.drive("06000000", "ns", {"job_submission_id": "gone", "job_name": "gone"}, dead=True)
+    tables.held |= {"05000000": Resources.of({"GPU": 1}), "06000000": Resources.of({"GPU": 2})}
+    assert [(found.id, found.status) for found in _find()] == [("05000000", "ENDED"), ("06000000", "ENDED")]
+    assert _find()[1].who == "gone"
 
 
 def test_metadata_does_not_hide_a_submission(tables: Tables) -> None:
