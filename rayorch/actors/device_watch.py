@@ -29,6 +29,8 @@ PERIOD_S = 3.0
 """From one look's begin to the next one's. Two readings running that show a noisy fact take less than 10 s, which is
 what is promised, as long as a look takes less than 2."""
 MAX_PERIOD_S = 4.0
+MAX_FAILED_PAUSE_S = 30.0
+"""Looks that fail one after the other are made less and less often, down to this: each may cost a new process."""
 ABSENT_PERIOD_S = 60.0
 """How often a machine without a driver is looked at: one may be installed."""
 PUSH_PERIOD_S = 30.0
@@ -70,9 +72,15 @@ class WatchSettings:
             period_s = 0.0
         return WatchSettings(environment, period_s if 0.0 < period_s <= MAX_PERIOD_S else PERIOD_S)
 
-    def pause_s(self, there: bool, took_s: float) -> float:
-        """From the end of a look that took so long until the next one; some of it is left however long one takes."""
-        return max(self.period_s - took_s, self.period_s / 3) if there else self.absent_period_s
+    def pause_s(self, there: bool, took_s: float, failed: int = 0) -> float:
+        """From the end of a look that took so long until the next one; some of it is left however long one takes.
+
+        `failed`: how many looks running have failed.
+        """
+        if not there:
+            return self.absent_period_s
+        pause_s = max(self.period_s - took_s, self.period_s / 3)
+        return pause_s if failed < 2 else max(pause_s, min(self.period_s * 2.0 ** min(failed, 9), MAX_FAILED_PAUSE_S))
 
     @property
     def wanted(self) -> bool:
@@ -163,6 +171,7 @@ class DeviceWatch:
         self._error = ""
         self._read_s: float | None = None
         self._looks = 0
+        self._failed = 0
 
     async def run(self) -> None:
         """Look for ever. What goes wrong in one look is said, and the next one is made."""
@@ -176,7 +185,7 @@ class DeviceWatch:
             except Exception:
                 log.exception("looking at the devices failed")
                 there = True
-            await asyncio.sleep(self._settings.pause_s(there, time.monotonic() - began_s))
+            await asyncio.sleep(self._settings.pause_s(there, time.monotonic() - began_s, self._failed))
 
     async def look(self) -> bool:
         """One look, judged and, if there is news, told. False: there is nothing to look at on this machine.
@@ -196,6 +205,7 @@ class DeviceWatch:
             log.warning("devices: %s", sight.error or "can be read again")
             self._error = sight.error
         self._looks += 1
+        self._failed = self._failed + 1 if sight.error else 0
         self._read_s = self._clock()
         self._devices.observe(sight, self._read_s)
         await self._tell()

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 2.0
 MAX_PAGE_BYTES = 8 * 2**20
 MAX_DIGITS = 18
+MAX_GPUS = 1000
+"""Remembered beyond those of the page at hand."""
 TOO_LARGE = 2.0**63
 """No field counts so far; infinity and NaN are not below it either."""
 MIB = 2**20
@@ -143,6 +145,9 @@ class DcgmPage:
         if not entities:
             return Sight(error=f"the DCGM exporter at {self._url} shows no GPU of this machine")
         gpus = tuple(sorted((_facts(entity) for entity in entities.values()), key=lambda gpu: gpu.nvml_index))
+        if len(self._gauges) > MAX_GPUS:  # of a page whose names are others each time
+            for gone in self._gauges.keys() - entities.keys():
+                del self._gauges[gone], self._counts[gone]
         xids = tuple(event for uuid in sorted(entities) for event in self._news(uuid, entities[uuid]))
         return Sight(gpus, xids)
 

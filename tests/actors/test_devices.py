@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 
-from rayorch.actors.device_watch import MAX_PERIOD_S, PERIOD_S, DeviceWatch, MachineSource, WatchSettings, named_only
+from rayorch.actors.device_watch import (
+    MAX_FAILED_PAUSE_S,
+    MAX_PERIOD_S,
+    PERIOD_S,
+    DeviceWatch,
+    MachineSource,
+    WatchSettings,
+    named_only,
+)
 from rayorch.actors.gpu_processes import MAX_ENDED, GpuProcesses
 from rayorch.core.device_facts import GpuFacts, GpuProcess, ProcessOwner, Sight, XidEvent
 from rayorch.core.devices import DeviceReport, DeviceRules, NodeReading
@@ -35,6 +43,9 @@ def test_the_period_keeps_the_promise() -> None:
         longest_s = DeviceRules().raise_after * between_s + look_s  # the change may come just after it was looked for
         assert longest_s <= PROMISE_S
     assert settings.pause_s(True, 60.0) > 0.0
+    assert settings.pause_s(True, 0.0, 1) == settings.period_s
+    pauses_s = [settings.pause_s(True, 0.0, failed) for failed in range(2, 2000)]
+    assert pauses_s == sorted(pauses_s) and settings.period_s < pauses_s[0] < pauses_s[-1] == MAX_FAILED_PAUSE_S
     assert settings.pause_s(False, 0.0) == settings.absent_period_s
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayorch.adapters.dcgm import FIELDS, NUMBERS, DcgmPage, samples
+from rayorch.adapters.dcgm import FIELDS, MAX_GPUS, NUMBERS, DcgmPage, samples
 from rayorch.core.device_facts import MigInstance, Sight, XidEvent
 
 A, B = "GPU-aaaa", "GPU-bbbb"
@@ -141,6 +141,13 @@ def test_an_xid_that_comes_again_after_the_exporters_window_is_news() -> None:
     for _ in range(2):
         assert reader.parse(counted).xids == (XidEvent(A, 31),)
         assert reader.parse(line("GPU_TEMP", 40)).xids == ()
+
+
+def test_what_is_remembered_of_gpus_that_are_gone_is_bounded() -> None:
+    reader = DcgmPage("x")
+    for number in range(3 * MAX_GPUS):
+        reader.parse(line("XID_ERRORS", 0, uuid=f"GPU-{number}"))
+    assert len(reader._gauges) == len(reader._counts) <= MAX_GPUS + 1
 
 
 def test_labels_of_nonsense_are_no_numbers() -> None:
