@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rayorch.actors.bypasses import ray_jobs_of
 from rayorch.adapters.kuberay import (
     GROUPS_ANNOTATION,
     QUEUE_KEY,
@@ -233,6 +234,7 @@ def test_only_jobs_of_this_cluster_are_shown(server: Any, client: KubeRayClient)
     assert (sent.name, sent.queue, sent.job_id, sent.status) == ("sent", "", "sent-1", "RUNNING")
     assert sent.entrypoint == "python train.py"
     assert (noted.name, noted.queue) == ("noted", "research/nlp")
+    assert ray_jobs_of(client.settings)() == {"sent-1": "sent"}, "by which a bypass gets its name"
 
 
 @pytest.mark.parametrize("name", ["", "Demo", "a/b", "-a", "a b", "x" * 260, "demo,metadata.name=other"])
