@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 END_WAIT_S = 3.0
 """Between SIGTERM and SIGKILL, as Ray's own jobs have it."""
 END_POLL_S = 0.1
+NO_ENVIRONMENT = "the environment that this node's raylet was started with can't be read"
 HISTORY_TIMEOUT_S = 10.0
 """How long a new agent waits for what its predecessor had told; without it, XIDs of before are not known here."""
 
@@ -74,6 +75,7 @@ class NodeAgentShell:
         self._node = NodeId(ray.get_runtime_context().get_node_id())
         self._processes = GpuProcesses(instance)
         self._watch: DeviceWatch | None = None
+        self._reading = NodeReading()
         self._looking = asyncio.create_task(self._look_at_devices())
         self._looking.add_done_callback(_say_end)
 
@@ -81,7 +83,8 @@ class NodeAgentShell:
         environment = await asyncio.to_thread(raylet_environment)
         if environment is None:
             # It says what Ray's indices mean and whether to look at all: without it, a verdict would be a guess.
-            log.error("the devices are not looked at: the environment of this node's raylet can't be read")
+            log.error("the devices are not looked at: %s", NO_ENVIRONMENT)
+            self._reading = NodeReading(error=NO_ENVIRONMENT)
             return
         settings = WatchSettings.of_environment(environment)
         if not settings.wanted:
@@ -140,7 +143,7 @@ class NodeAgentShell:
     @ray.method
     async def reading(self) -> NodeReading:
         """Everything that was read of the devices last."""
-        return self._watch.reading if self._watch is not None else NodeReading()
+        return self._watch.reading if self._watch is not None else self._reading
 
     @ray.method
     async def clear_device(self, index: int) -> bool:

@@ -33,7 +33,7 @@ def heading(data: Item) -> str:
     """How fresh it is."""
     read_s = data["readAt"]
     if not isinstance(read_s, int | float):
-        return f"{data['name']}: no driver to read, devices are as Ray counts them"
+        return f"{data['name']}: {data['error'] or 'no driver to read'}, devices are as Ray counts them"
     trouble = f"; the last look failed: {data['error']}" if data["error"] else ""
     return f"{data['name']}: read {age(time.time() - read_s)} ago{trouble}"
 

@@ -86,6 +86,9 @@ def test_a_node_with_nothing_to_read(run: Run, backend: FakeBackend) -> None:
     done = run("devices", "gpu-01")
     assert done.exit_code == 0
     assert "no driver to read" in done.stderr
+    (id,) = (node.id for node in backend.nodes.values() if node.name == "gpu-01")
+    backend.readings[id] = NodeReading(error="the raylet's environment can't be read")
+    assert "environment can't be read" in run("devices", "gpu-01").stderr
 
 
 def test_an_operator_clears_one(run: Run, backend: FakeBackend, node: NodeId) -> None:
