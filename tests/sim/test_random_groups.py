@@ -15,6 +15,7 @@ from rayorch.core.capacity import GroupName, InstancePhase, NodeGroup
 from rayorch.core.decisions import WaitReason
 from rayorch.core.types import Kind, NodeId, Resources, State, TopologyRequest
 from rayorch.policies.default import DEFAULT
+from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.faults import OWNERS, RandomFaults
 from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
@@ -73,15 +74,23 @@ def a_play(rng: random.Random) -> GroupPlay:
     )
 
 
-def random_life(seed: int) -> CheckedCluster:
-    """A cluster after `EVENTS` random events, with everything in order again."""
+def random_life(seed: int, rays: bool = False) -> CheckedCluster:
+    """A cluster after `EVENTS` random events, with everything in order again. `rays`: Ray's autoscaler decides."""
     rng = random.Random(seed)
     provider = SimProvider(groups_of(rng), seed)
     nodes = tuple(node(f"n{i}", gpu=2, rack=f"r{i}") for i in range(rng.choice((0, 1, 2))))
     queues = (queue("all"), queue("all/a", 8, 8), queue("all/b", 8, 16, weight=2))
     faults = RandomFaults(seed + 1, share=rng.choice((0.0, 0.003, 0.02)), until_s=1000.0 + EVENTS)
     sim = CheckedCluster(
-        nodes, queues, faults=faults, profile=PROFILE, at_calls=False, history_every=25, tick_s=1.0, provider=provider
+        nodes,
+        queues,
+        faults=faults,
+        profile=PROFILE,
+        at_calls=False,
+        history_every=25,
+        tick_s=1.0,
+        provider=provider,
+        autoscaler=SimAutoscaler(provider) if rays else None,
     )
     for _ in range(EVENTS):
         one_event(sim, provider, rng)
@@ -199,6 +208,24 @@ def test_capacity_follows_the_gangs_whatever_happens(part: int) -> None:
             end_of(random_life(seed))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_where_rays_autoscaler_decides_no_count_is_ever_patched() -> None:
+    for seed in range(8):
+        try:
+            sim = random_life(seed, rays=True)
+            end_s = sim.now_s + 300.0
+            while sim.now_s < end_s and any(not w.state.terminal for w in sim.tree.workloads.values()):
+                sim.tick()
+            for live in [w for w in sim.tree.workloads.values() if not w.state.terminal]:
+                sim.cancel(live.id)
+            sim.run_to_quiet()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        assert sim.scaling is not None and sim.scaling.autoscaler is not None
+        assert not [patch for patch in sim.scaling.provider.patches if patch.ours], f"seed {seed}"
+        assert sim.scaling.autoscaler.requests, f"seed {seed}"
+        assert any(w.state is State.SUCCEEDED for w in sim.tree.workloads.values()), f"seed {seed}"
 
 
 def test_the_same_seed_gives_the_same_journal_and_patches() -> None:
