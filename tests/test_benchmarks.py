@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import gang_start, harness, idle, preempt
+from benchmarks import gang_start, harness, idle, preempt, scale
 from benchmarks.harness import Bound, arguments, bounds, is_actor, percentile, report
 
 BENCHMARKS = sorted(yaml.safe_load(harness.RANGES.read_text())["benchmarks"])
@@ -117,3 +117,10 @@ def test_gpus_are_free_when_that_many_were_first_seen_after_the_decision() -> No
     assert watch.first(2, after_s=1.5) == 3.0
     assert watch.first(4, after_s=1.5) == 4.0
     assert watch.first(5, after_s=1.5) is None
+
+
+def test_a_small_room_of_node_groups_is_played_to_its_end_without_a_node_too_many() -> None:
+    figures = scale.measure(groups=12, nodes=120, gangs=15, repeats=1)
+    assert figures["excess_nodes"] == 0
+    assert figures["node_changes"] > 30  # those that were there have gone, others came
+    assert 0 < figures["patches_per_change"] <= 1.1

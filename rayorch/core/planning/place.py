@@ -76,8 +76,9 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
         return (2 * (node in others) + (node in arriving), *plain.score(bundle, node, free))
 
     def fewest_awaited(domain: Domain) -> SortKey:
+        own = sum(room.gpu_units(node) for node in domain.nodes if node not in others)
         here = sum(room.gpu_units(node) for node in domain.nodes if node not in arriving)
-        return (max(0, need - here), *plain.domain_score(domain))
+        return (max(0, need - own), max(0, need - here), *plain.domain_score(domain))
 
     wish = TopologyRequest(required=claim.shape.topology.required)
     shape = replace(claim.shape.loose, topology=wish, near=claim.shape.near if wish.required is not None else ())

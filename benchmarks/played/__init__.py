@@ -1,0 +1,1 @@
+"""Rooms that are played in simulated time, without a cluster."""
