@@ -86,7 +86,9 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHistory:
-    """What has to be remembered of one of Ray's devices between two readings, or when its reader is restarted."""
+    """What has to be remembered of one of Ray's devices between two readings, or when its reader is restarted.
+
+    `sick`: what the facts of the last reading that succeeded say against it."""
 
     index: int
     uuid: str = ""
@@ -96,6 +98,7 @@ class DeviceHistory:
     throttled: Latch = Latch()
     strays: Latch = Latch()
     xids: tuple[XidSeen, ...] = ()
+    sick: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +175,14 @@ class NodeDevices:
             if slot.gpu is None and slot.index in self._slots:
                 slot = replace(self._slots[slot.index], wrong=slot.wrong)  # what it was, to say what is gone
             self._histories[slot.index], self._slots[slot.index] = history, slot
-            self._devices[slot.index] = judged(slot, history, now_s, self._rules, neighbours.get(slot.index, ()))
+            self._devices[slot.index] = judged(slot, history, self._rules, neighbours.get(slot.index, ()))
 
     def clear(self, index: int) -> bool:
         """Forget what an operator has dealt with (a reset device's XIDs). False where there is no such device."""
         if index not in self._histories:
             return False
-        self._histories[index] = DeviceHistory(index, self._histories[index].uuid)
+        before = self._histories[index]
+        self._histories[index] = DeviceHistory(index, before.uuid, sick=before.sick)  # facts are for a reading to clear
         return True
 
     def report(self, sequence: int) -> DeviceReport:
@@ -233,6 +237,7 @@ def remembered(
         history,
         throttled=history.throttled.step(throttle_text(gpu.clock_reasons), raise_after, clear_after),
         strays=history.strays.step(_strays(gpu), raise_after, clear_after),
+        sick=_sick_by_facts(slot, gpu, rules),
     )
 
 
@@ -279,12 +284,10 @@ def _with_xids(
 # ---------------------------------------------------------------- verdicts
 
 
-def judged(
-    slot: Slot, history: DeviceHistory, now_s: float, rules: DeviceRules, neighbours: tuple[int, ...] = ()
-) -> Device:
+def judged(slot: Slot, history: DeviceHistory, rules: DeviceRules, neighbours: tuple[int, ...] = ()) -> Device:
     """The device with its verdict. Its model is Ray's to name, and stays empty here."""
     gpu, instance = slot.gpu, slot.instance
-    sick = [*_sick_by_history(history), *(_sick_by_facts(slot, gpu, rules) if gpu is not None else ())]
+    sick = [*_sick_by_history(history), *history.sick]
     watch = [*_watch_by_history(history, rules), *(_watch_by_facts(gpu) if gpu is not None else ())]
     memory = instance.memory_bytes if instance is not None else gpu.memory_total_bytes if gpu is not None else None
     return Device(
@@ -311,7 +314,7 @@ def _sick_by_history(history: DeviceHistory) -> list[str]:
     return found
 
 
-def _sick_by_facts(slot: Slot, gpu: GpuFacts, rules: DeviceRules) -> list[str]:
+def _sick_by_facts(slot: Slot, gpu: GpuFacts, rules: DeviceRules) -> tuple[str, ...]:
     found = []
     if slot.wrong.startswith("the same device"):
         found.append(f"declared twice: {slot.wrong}")
@@ -328,7 +331,7 @@ def _sick_by_facts(slot: Slot, gpu: GpuFacts, rules: DeviceRules) -> list[str]:
     asked, fatal = _recovery(gpu.recovery_action)
     if asked and fatal:
         found.append(f"the driver asks for {asked}")
-    return found
+    return tuple(found)
 
 
 def _watch_by_history(history: DeviceHistory, rules: DeviceRules) -> list[str]:

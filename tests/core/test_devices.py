@@ -175,6 +175,32 @@ def test_a_lost_device_is_back_only_when_it_can_be_read() -> None:
     assert not of(devices).lost
 
 
+def test_a_reader_that_begins_anew_and_can_not_read_a_sick_device_keeps_it_sick() -> None:
+    old = watched(sight(gpu(0, uncorrectable=3)))
+    anew = NodeDevices(None, histories=old.report(0).histories)
+    for number in range(9):
+        anew.observe(sight(GpuFacts(0, fault=Fault.ERROR, fault_text="?")), 2000.0 + number)
+        assert "3 uncorrectable" in of(anew).sick
+    assert anew.clear(0)
+    anew.observe(sight(gpu(0)), 3000.0)
+    assert not of(anew).sick
+
+
+@given(st.lists(st.tuples(st.sampled_from(["error", "unread"]), st.integers(0, 3), st.booleans()), max_size=30))
+def test_looks_of_which_nothing_is_learnt_make_nothing_sick_well_or_lost(
+    looks: list[tuple[str, int, bool]],
+) -> None:
+    """Whichever GPU can't be read, with or without its name; only the driver's word or a hang says something."""
+    gpus = [gpu(number, uncorrectable=number % 2) for number in range(4)]
+    devices = watched(sight(*gpus))
+    for number, (what, which, named) in enumerate(looks):
+        unread = gpus[which] if named else GpuFacts(which)
+        unread = replace(unread, fault=Fault.ERROR, fault_text=what)
+        seen = Sight(error="?") if what == "error" else sight(*gpus[:which], unread, *gpus[which + 1 :])
+        devices.observe(seen, 2000.0 + number)
+    assert [(bool(d.sick), d.lost) for d in devices.report(0).devices] == [(False, False), (True, False)] * 2
+
+
 def test_one_without_a_name_may_be_any_that_is_missing() -> None:
     nameless = replace(gpu(1), uuid="", fault=Fault.ERROR, fault_text="?")
     known = {0: "GPU-0", 1: "GPU-1", 2: "GPU-2"}
