@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -117,6 +118,21 @@ def _signal_group(group: int, which: signal.Signals) -> None:
         log.debug("process group %d has ended already", group)
 
 
+_HEAR_SIGINT = """\
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv("/bin/sh", ["/bin/sh", "-c", sys.argv[1]])
+"""
+
+
+def _shell(command: str) -> list[str]:
+    """The command for a shell. Where Ray was started in the background of a script, SIGINT is ignored in all its
+    processes, a child inherits that, and a shell then can't trap it: such a child is told to hear it again."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return [sys.executable, "-I", "-S", "-c", _HEAR_SIGINT, command]
+    return ["/bin/sh", "-c", command]
+
+
 class Child:
     """A shell command in a session of its own. Nothing of its process group outlives it or this process."""
 
@@ -144,7 +160,7 @@ class Child:
         before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
+                _shell(command),
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

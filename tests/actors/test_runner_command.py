@@ -167,6 +167,14 @@ async def test_sigint_reaches_a_command_that_asks_for_it() -> None:
     assert (await running.task).exit_code == 9
 
 
+async def test_sigint_reaches_a_command_whose_runner_ignores_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a script starts in the background
+    try:
+        await test_sigint_reaches_a_command_that_asks_for_it()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 async def test_a_stop_that_came_first_lets_nothing_start(tmp_path: Path) -> None:
     attempt = FakeAttempt()
     attempt.stop(grace_s=60.0)
