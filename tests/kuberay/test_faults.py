@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pickle
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from rayorch.adapters.kuberay import ApiError, KubeRayClient
+from rayorch.adapters.kuberay import api as kuberay_api
 from rayorch.adapters.kuberay import client as client_module
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import GroupChange
@@ -96,6 +101,36 @@ def test_what_goes_wrong_makes_the_cluster_unknown(
     assert client.observe().groups[0].replicas == 1
 
 
+@pytest.mark.parametrize("head", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
+def test_an_answer_that_drips_is_given_up(
+    client: KubeRayClient, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str
+) -> None:
+    """Each read is in time, the answer never is."""
+    monkeypatch.setattr(kuberay_api, "ANSWER_TIMEOUT_S", 0.3)
+    byte = b"1\r\n \r\n" if head.endswith("chunked") else b" "
+    listener = socket.create_server(("127.0.0.1", 0))
+    hung_up = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(ConnectionError):
+            connection.recv(65536)
+            connection.sendall(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode())
+            while True:
+                connection.sendall(byte)
+                time.sleep(0.02)
+        hung_up.set()
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    config = tmp_path / "kubeconfig"
+    config.write_text(config.read_text().replace(api.url, f"http://127.0.0.1:{listener.getsockname()[1]}"))
+    with pytest.raises(ClusterError, match=r"the answer takes longer than 0\.3 s"):
+        client.observe()
+    assert hung_up.wait(30), "a connection with half an answer on it is not used again"
+    listener.close()
+
+
 def test_a_list_comes_in_pages(api: FakeApi, client: KubeRayClient) -> None:
     for count in range(20):
         pod = api.list("pods")[0]
@@ -104,6 +139,14 @@ def test_a_list_comes_in_pages(api: FakeApi, client: KubeRayClient) -> None:
     api.page = 3
     assert len(client.observe().groups[0].instances) == 21
     assert len([request for request in api.requests if "continue" in request.query]) == 7
+
+
+def test_one_connection_serves_many_requests(api: FakeApi, client: KubeRayClient) -> None:
+    for _ in range(5):
+        client.observe()
+    pools = client.api._login().rest_client.pool_manager.pools
+    (pool,) = [pools.get(key) for key in pools.keys()]  # noqa: SIM118 - it is no mapping that can be iterated
+    assert (pool.num_connections, pool.num_requests) == (1, 10)
 
 
 def test_a_list_that_expires_between_its_pages_is_unknown(api: FakeApi, client: KubeRayClient) -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ CLUSTERS, JOBS = "rayclusters", "rayjobs"
 JSON_PATCH = "application/json-patch+json"
 
 CONNECT_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 30.0  # of each read
+ANSWER_TIMEOUT_S = 120.0  # of a whole answer, that no server keeps us by a byte now and then
 SILENCE_S = 10.0  # how long a watch may last beyond its end
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 32 * 1024 * 1024
@@ -210,7 +212,7 @@ class Api:
         except Exception as error:  # noqa: BLE001 - cut off (urllib3), or no JSON
             raise ApiError(f"could not {what}: the answer can't be read: {_say(error)}") from None
         finally:
-            response.release_conn()
+            response.close()  # one that was read to its end has given its connection back already
         if not isinstance(raw, dict):
             raise ApiError(f"could not {what}: the answer is no object")
         return raw
@@ -248,7 +250,7 @@ class Api:
         except Exception as error:  # noqa: BLE001 - the refusal itself is cut off
             message = f"{response.reason} ({_say(error)})"
         finally:
-            response.release_conn()
+            response.close()
         raise ApiError(f"could not {what}: {response.status}: {_scrub(message)}", response.status)
 
     def _login(self) -> Any:
@@ -287,11 +289,13 @@ def _connect(settings: KubeRaySettings) -> Any:
 
 def _body(response: Any, limit: int) -> bytes:
     parts: list[bytes] = []
-    size = 0
-    for chunk in response.stream(CHUNK_BYTES):
+    size, until = 0, time.monotonic() + ANSWER_TIMEOUT_S
+    while chunk := response.read1(CHUNK_BYTES):
         size += len(chunk)
         if size > limit:
             raise ApiError(f"the answer has more than {limit} bytes")
+        if time.monotonic() > until:
+            raise ApiError(f"the answer takes longer than {ANSWER_TIMEOUT_S:g} s")
         parts.append(chunk)
     return b"".join(parts)
 
