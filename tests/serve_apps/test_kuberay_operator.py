@@ -192,6 +192,15 @@ def test_a_refused_ray_job_fails_with_the_reason(operator: Operator, metadata: d
     assert info is not None and info["status"] == "PENDING", "the same id may be submitted once it is right"
 
 
+def test_an_id_with_a_slash_fails_too(operator: Operator) -> None:
+    """A RayJob may name any `jobId`, and the operator asks for it without escaping it."""
+    assert operator.job_info("team/nightly") is None
+    answer = operator.http.post("/api/jobs/", json=_request("team/nightly"))
+    assert answer.status_code == 400 and answer.text.startswith("submission_id:"), answer.text
+    info = operator.job_info("team/nightly")
+    assert info is not None and info["status"] == "FAILED" and "submission_id:" in info["message"]
+
+
 def test_a_full_queue_is_no_reason_to_fail(operator: Operator, backend: FakeBackend) -> None:
     queue = QueueId("research/nlp")
     backend.queues[queue] = QueueSpec(queue, max_pending=0)

@@ -79,6 +79,8 @@ class JobsRoutes:
         add("/api/jobs/{job}", self.delete, methods=["DELETE"])
         add("/api/jobs/{job}/stop", self.stop, methods=["POST"])
         add("/api/jobs/{job}/logs", self.logs, methods=["GET"])
+        # KubeRay writes an id into the path as it is: one with a slash is no id of ours, and it must hear so.
+        add("/api/jobs/{job:path}", self.get, methods=["GET"])
         router.add_api_websocket_route("/api/jobs/{job}/logs/tail", self.tail)
         return router
 
