@@ -92,7 +92,7 @@ def _seat_role(
     gpu, cpu = role.bundle.gpu_units // UNIT, role.bundle.units(CPU) // UNIT
     left = role.min_count
     able = [n for n in nodes if n.gpu >= gpu and n.cpu >= cpu and (not gpu or not model or n.model == model)]
-    able.sort(key=lambda n: (n.tier, n.gpu, n.cpu))
+    able.sort(key=lambda n: ((1, 0, 2)[n.tier], n.gpu, n.cpu))  # what it was promised, what is there, what is added
     on_its_way = dict(awaited)
     for node in able:
         fits = min(left, node.cpu // cpu if cpu else left, node.gpu // gpu if gpu else left)

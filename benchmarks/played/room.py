@@ -111,6 +111,7 @@ class Room:
     patches: int = 0
     changed: int = 0
     excess: int = 0
+    unused: int = 0
     unjudged: int = 0
     asked_replicas: int = 0
     books: NodeGroups = field(default_factory=lambda: NodeGroups(Provider.OURS, GroupKnobs.of(PROFILE)))
@@ -228,7 +229,7 @@ class Room:
             id = NodeId(name)
             if self.nodes.pop(id, None) is not None:
                 self.changed += 1
-                self.excess += id in self.asked and self.replica_of[id] not in self.used
+                self.unused += id in self.asked and self.replica_of[id] not in self.used
 
     # ------------------------------------------------------------ what is seen
 
