@@ -259,7 +259,8 @@ class Api:
                 try:
                     self._client = _connect(self.settings)
                 except Exception as error:  # noqa: BLE001 - a missing file, bad YAML, a plugin
-                    raise ApiError(f"could not log in to Kubernetes: {_say(error)}") from None
+                    named = f" by {self.settings.kubeconfig}" if self.settings.kubeconfig else ""
+                    raise ApiError(f"could not log in to Kubernetes{named}: {_say(error)}") from None
             return self._client
 
 
