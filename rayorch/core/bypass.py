@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from rayorch.core.types import Resources
 
 NOTHING = Resources()
+UNKNOWN = "unknown"
 WHO_KEYS = ("user", "owner", "submitter", "username", "job_name")
 """Metadata that people give their jobs and that may say whose it is, the best first."""
 
@@ -37,12 +38,14 @@ def whose(metadata: Mapping[str, str], address: str) -> str:
     for key in WHO_KEYS:
         if metadata.get(key):
             return metadata[key]
-    return f"a driver at {address}" if address else "unknown"
+    return f"a driver at {address}" if address else UNKNOWN
 
 
 def of_ray_job(bypass: Bypass, name: str) -> Bypass:
     """The same with the RayJob whose submission it is added to whose it is; `name` empty: of none."""
-    return replace(bypass, who=f"RayJob {name} ({bypass.who})") if name else bypass
+    if not name:
+        return bypass
+    return replace(bypass, who=f"RayJob {name}" if bypass.who == UNKNOWN else f"RayJob {name} ({bypass.who})")
 
 
 def in_words(bypass: Bypass) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from rayorch.adapters import ray_jobs_seen
 from rayorch.adapters.ray_jobs_seen import BypassFinder
-from rayorch.core.bypass import Bypass, in_words, whose
+from rayorch.core.bypass import Bypass, in_words, of_ray_job, whose
 from rayorch.core.errors import ClusterError
 from rayorch.core.types import Resources
 from tests.instance import eventually
@@ -183,6 +183,9 @@ def test_the_best_name_is_taken() -> None:
     assert whose({"job_name": "j", "user": "u"}, "10.0.0.1") == "u"
     assert whose({"user": ""}, "10.0.0.1") == "a driver at 10.0.0.1"
     assert whose({}, "") == "unknown"
+    assert of_ray_job(Bypass("j", "true", "unknown", 1.0), "nightly").who == "RayJob nightly"
+    assert of_ray_job(Bypass("j", "true", "u", 1.0), "nightly").who == "RayJob nightly (u)"
+    assert of_ray_job(Bypass("j", "true", "u", 1.0), "").who == "u"
 
 
 def test_rays_private_names_are_what_they_were() -> None:
