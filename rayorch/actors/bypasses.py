@@ -36,8 +36,7 @@ def ray_jobs_of(kuberay: KubeRaySettings) -> RayJobs:
     """Those of one RayCluster."""
     from rayorch.adapters.kuberay import KubeRayClient  # only where there is one
 
-    client = KubeRayClient(kuberay)
-    return lambda: {job.job_id: job.name for job in client.jobs() if job.job_id}
+    return KubeRayClient(kuberay).ray_jobs
 
 
 class BypassWatch:

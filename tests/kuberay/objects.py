@@ -39,11 +39,11 @@ def ray_cluster(*groups: Thing, name: str = "demo", annotations: dict[str, str] 
     }
 
 
-def ray_job(name: str, cluster: str = "demo", labels: dict[str, str] | None = None, **spec: Any) -> Thing:
+def ray_job(name: str, cluster: str = "demo", **spec: Any) -> Thing:
     """A RayJob that runs on an existing cluster."""
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": {"name": name, "labels": labels or {}},
+        "metadata": {"name": name},
         "spec": {"entrypoint": "python train.py", "clusterSelector": {"ray.io/cluster": cluster}, **spec},
     }

@@ -53,7 +53,7 @@ def test_what_it_sends_is_what_it_says(fake: FakeApi, tmp_path: Path) -> None:
     client = KubeRayClient(fake.settings(tmp_path))
     client.observe()
     client.scale(GroupChange(GroupName("gpu"), 1, 2, "because"))
-    client.jobs()
+    client.ray_jobs()
     stop = threading.Event()
     thread = threading.Thread(target=client.watch, args=(lambda news: None, stop))
     thread.start()

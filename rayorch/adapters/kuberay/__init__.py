@@ -16,15 +16,11 @@ resourceNames permit them. Status, secrets, events and nodes are never read or w
 from rayorch.adapters.kuberay.api import ApiError, KubeRaySettings
 from rayorch.adapters.kuberay.client import ClusterState, KubeRayClient
 from rayorch.adapters.kuberay.groups import GROUPS_ANNOTATION
-from rayorch.adapters.kuberay.jobs import QUEUE_KEY, QUEUE_LABEL, JobView
 
 __all__ = [
     "GROUPS_ANNOTATION",
-    "QUEUE_KEY",
-    "QUEUE_LABEL",
     "ApiError",
     "ClusterState",
-    "JobView",
     "KubeRayClient",
     "KubeRaySettings",
 ]

@@ -13,7 +13,6 @@ from typing import Any
 from rayorch.adapters.kuberay.api import Api, ApiError, KubeRaySettings
 from rayorch.adapters.kuberay.groups import node_groups
 from rayorch.adapters.kuberay.instances import pod_addresses
-from rayorch.adapters.kuberay.jobs import JobView, jobs_of
 from rayorch.adapters.kuberay.models import Pod, RayCluster, RayJob, parse
 from rayorch.adapters.kuberay.patch import applied, patch_of
 from rayorch.core.capacity import GroupName, NodeGroup
@@ -106,9 +105,10 @@ class KubeRayClient:
                 log.info("group %s: %s; trying again", change.group, error)
         raise StalePlanError(f"group {change.group} was changed by others in each of {SCALE_ATTEMPTS} attempts")
 
-    def jobs(self) -> tuple[JobView, ...]:
-        """The RayJobs that run on this cluster, sorted by name. Raises ClusterError."""
-        return jobs_of([parse(RayJob, item, "a RayJob") for item in self.api.list_jobs()], self.settings.cluster)
+    def ray_jobs(self) -> dict[str, str]:
+        """Name of each RayJob of this cluster by its submission id, of those that have one. Raises ClusterError."""
+        jobs = [parse(RayJob, item, "a RayJob") for item in self.api.list_jobs()]
+        return {j.submission: j.metadata.name for j in jobs if j.submission and j.runs_on(self.settings.cluster)}
 
     def watch(self, on_change: Callable[[ClusterState | ClusterError], None], stop: threading.Event) -> None:
         """Call back with the cluster at once and after every change, until `stop` is set; blocks. See `watch.py`."""

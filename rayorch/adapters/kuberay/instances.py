@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from rayorch.adapters.kuberay.models import Pod, WorkerGroup
 from rayorch.core.capacity import Instance, InstancePhase
 
-POD_CLUSTER = "ray.io/cluster"
 POD_GROUP = "ray.io/group"
 POD_KIND = "ray.io/node-type"
 POD_REPLICA = "ray.io/worker-group-replica-name"  # KubeRay 1.5 and later, on groups of several hosts

@@ -21,6 +21,7 @@ Quantity = str | int | float
 Count = Annotated[int, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 MAX_REPLICAS = 2**31 - 1  # what the CRD fills in where no maximum is given: none
+CLUSTER_LABEL = "ray.io/cluster"
 ERRORS_SHOWN = 3
 
 
@@ -230,22 +231,15 @@ class Pod(KubeObject):
 class JobSpec(KubeObject):
     """Of a RayJob."""
 
-    entrypoint: str = ""
-    submission_mode: str = "K8sJobMode"
     job_id: str = ""
-    suspend: Flag = False
     cluster_selector: Mapping[str, str] = Field(default_factory=dict)
-    metadata: Mapping[str, str] = Field(default_factory=dict)
 
 
 class JobStatus(KubeObject):
     """Of a RayJob, as far as it was written."""
 
     job_id: str = ""
-    job_status: str = ""
-    job_deployment_status: str = ""
     ray_cluster_name: str = ""
-    message: str = ""
 
 
 class RayJob(KubeObject):
@@ -254,6 +248,15 @@ class RayJob(KubeObject):
     metadata: Metadata
     spec: JobSpec
     status: JobStatus = JobStatus()
+
+    @property
+    def submission(self) -> str:
+        """Ray's submission id, empty before the operator has chosen it."""
+        return self.status.job_id or self.spec.job_id
+
+    def runs_on(self, cluster: str) -> bool:
+        """Whether it was given to that RayCluster, or selects it."""
+        return cluster in (self.status.ray_cluster_name, self.spec.cluster_selector.get(CLUSTER_LABEL))
 
 
 def parse(model: type[Parsed], raw: Any, what: str) -> Parsed:
