@@ -13,7 +13,7 @@ minutes, gangs run and end, idle nodes go, until every gang has run and every no
     excess_nodes       nodes asked for beyond need: at each growth the same gangs are seated in the same order by plain
                        counting on explicit nodes, which adds what each lacks; what the plan asks for beyond that was
                        too much
-    unjudged_gangs     gangs that plain counting could not complete; what is asked for them counts as excess
+    unjudged_gangs     gangs that plain counting could not complete; what was asked for them is not judged
     unused_nodes       nodes that came and were never used, because work ended and gangs ran there before they came
 """
 

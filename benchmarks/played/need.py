@@ -163,7 +163,7 @@ def _pick_plainly(groups: list[NodeGroup], missing: int, gpu: int, cpu: int) -> 
 
 def beyond_need(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
     """Nodes that the plan asks for beyond what plain counting adds for the same gangs in the same order; and how many
-    of these gangs plain counting can't complete.
+    of these gangs plain counting can't complete; what is asked for those is left out.
 
     What is on its way is each gang's as far as the plan has promised it (the waits say how many of which group).
     """
@@ -183,6 +183,7 @@ def beyond_need(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
         if s.order is None and s.shrinks_to is None and not s.back_off
     }
     nodes, needed, lost, judged = plain_room(room, snapshot, made), 0, 0, 0
+    unjudged = 0
     passed: set[str] = set()
     for demand in decision.wanted:
         passed.add(demand.workload)  # what is held for a head is closed to those behind it
@@ -195,9 +196,12 @@ def beyond_need(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
             continue
         new = need_plainly(spec, ours, groups) or []
         nodes += new
-        needed += len(new)
-        lost += not seat_plainly(spec, [*ours, *new], awaited)
-    asked = sum((c.to_replicas - c.from_replicas) * room.groups[c.group].hosts for c in growths)
+        if seat_plainly(spec, [*ours, *new], awaited):
+            needed += len(new)
+        else:
+            lost += 1
+            unjudged += sum(awaited.get(change.group, 0) for change in growths)
+    asked = sum((c.to_replicas - c.from_replicas) * room.groups[c.group].hosts for c in growths) - unjudged
     if asked > needed:
         say(f"{room.now_s:.0f} s: {asked} nodes are asked for, {needed} needed for {judged} gangs ({lost} unjudged)")
     return max(0, asked - needed), lost
