@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import ray
 
 from rayorch.actors.allocator import GroupsOf, Reservation
+from rayorch.actors.group_facts import TOPOLOGY_PREFIX
 from rayorch.actors.inventory import Sight
 from rayorch.actors.names import allocator_name, find, inventory_name, queues_name
 from rayorch.adapters.ray_demand import ensure_coordinator
@@ -52,8 +53,6 @@ SHAPES_PERIOD_S = 30.0
 
 DEMAND_PERIOD_S = 60.0
 """The demand for capacity is repeated, in case who keeps it was restarted; an equal one costs nothing."""
-LEVEL_PREFIX = "rayorch.io/"
-"""Groups may carry the label of a topology level with it."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -328,7 +327,7 @@ class RayCluster:
                 for gang in gangs
                 for _ in gang.bundles
             ]
-            self._demand_call = self._coordinator.set_gang_demand.remote(bundles, selectors)
+            self._demand_call = self._coordinator.set_gang_demand.remote(bundles, selectors, self._instance)
             self._demand_sent_s = time.monotonic()
             self._sent_demand = gangs
 
@@ -342,7 +341,7 @@ class RayCluster:
         names: dict[tuple[str, str], str] = {}
         for state in self.capacity.groups:
             for name, value in state.group.autoscaler_labels:
-                names[name.removeprefix(LEVEL_PREFIX), value] = names[name, value] = name
+                names[name.removeprefix(TOPOLOGY_PREFIX), value] = names[name, value] = name
         return names
 
     def _demand_taken(self, call: Any) -> bool:

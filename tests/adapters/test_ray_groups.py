@@ -76,7 +76,7 @@ def test_a_stock_coordinator_that_came_first_is_replaced(cluster: EmulatedCluste
     _until(lambda: _coordinator() is None)
     stock.get_or_create_autoscaling_coordinator()
     ours = ensure_coordinator()
-    assert ray.get(ours.holds_gangs.remote())
+    assert ray.get(ours.holds_gangs_by_instance.remote())
 
 
 @pytest.mark.ray

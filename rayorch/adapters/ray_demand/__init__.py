@@ -18,13 +18,13 @@ ACTOR_NAMESPACE = "AutoscalingCoordinator"
 
 
 def ensure_coordinator() -> Any:
-    """The coordinator actor, created if nobody has. A stock one that is already there is replaced: its requesters
-    repeat their requests within seconds, and it keeps nothing else."""
+    """The coordinator actor, created if nobody has. A stock one that is already there is replaced, and one of a former
+    version of ours: its requesters repeat their requests within seconds, and it keeps nothing else."""
     try:
         handle: Any = ray.get_actor(ACTOR_NAME, namespace=ACTOR_NAMESPACE)
     except ValueError:
         return _create()
-    if hasattr(handle, "holds_gangs"):
+    if hasattr(handle, "holds_gangs_by_instance"):
         return handle
     ray.kill(handle)
     return _create()
