@@ -257,10 +257,13 @@ class GroupKeeper:
             if self.capacity().provider is Provider.RAY:
                 try:
                     self.autoscaler = await self._call(read_autoscaler, time.time())
-                except ClusterError as error:
-                    log.warning("%s", error)
+                except Exception as error:
                     before = self.autoscaler or AutoscalerView(0.0)
-                    self.autoscaler = replace(before, error=str(error))
+                    known = isinstance(error, ClusterError)
+                    why = str(error) if known else f"{type(error).__name__}: {error}"
+                    if why != before.error:  # once, not in each round
+                        log.warning("Ray's autoscaler is unknown: %s", why, exc_info=not known)
+                    self.autoscaler = replace(before, error=why)
             await asyncio.sleep(AUTOSCALER_PERIOD_S)
 
     # ------------------------------------------------------------ changing it
@@ -306,6 +309,9 @@ class GroupKeeper:
             case _Patch.TAKEN:
                 return
             case _Patch.REFUSED:
+                self._groups.refused(change.group, reason, time.time())
+            case _Patch.UNKNOWN if await self._count(change) == change.from_replicas:
+                # Whoever can be read and not written (a webhook that is down) gives nothing now: others are tried.
                 self._groups.refused(change.group, reason, time.time())
             case _Patch.STALE | _Patch.UNKNOWN:  # if it was taken after all, the count will say so
                 self._groups.withdraw(change.group)
@@ -398,13 +404,17 @@ class GroupKeeper:
         self._provider().scale(change)
 
     async def _count(self, change: GroupChange) -> int | None:
-        """The group's count as it is now, None when that can't be read or there is no such group."""
+        """The group's count as it is now, None when that can't be read or there is no such group.
+
+        What the watch says of the whole is not overruled: it tells changes only, so it would not say it again.
+        """
         try:
             state = await self._call(lambda: self._provider().observe())
-        except ClusterError as error:
-            self._take(error)
+        except RayorchError as error:
+            log.warning("the count of group %s could not be read: %s", change.group, error)
             return None
-        self._take(state)
+        if not self._error:
+            self._take(state)
         return next((group.replicas for group in state.groups if group.name == change.group), None)
 
     def _provider(self) -> GroupProvider:

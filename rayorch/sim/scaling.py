@@ -113,7 +113,9 @@ class SimScaling:
         why = self._patch(change, work.tries)
         if why == "" or (why is None and work.tries < PATCH_TRIES):
             return why is not None
-        if grows:
+        if grows and why is None and self._count(change) == change.from_replicas:
+            self.groups.refused(change.group, "no answer", self._cluster.now_s)  # it can be read, but not written
+        elif grows:
             self.groups.withdraw(change.group)  # if it was taken after all, the count will say so
         else:
             self.groups.refused(change.group, why or "no answer", self._cluster.now_s)

@@ -43,17 +43,21 @@ def _nodes(count: int) -> tuple[NodeSpec, ...]:
 
 
 class PlayedProvider:
-    """Keeps the groups that it is given, changes counts as asked, and fails as told: `failures` come first."""
+    """Keeps the groups that it is given, changes counts as asked, and fails as told: `failures` (of patches) and
+    `unreadable` (looks) come first."""
 
     def __init__(self, *groups: NodeGroup, log: list[str] | None = None) -> None:
         self.groups = {group.name: group for group in groups}
         self.failures: list[Exception] = []
+        self.unreadable: list[Exception] = []
         self.lost_answers = 0
         self.in_tree = False
         self.log = [] if log is None else log
         self.on_change: Callable[[ClusterState | ClusterError], None] | None = None
 
     def observe(self) -> ClusterState:
+        if self.unreadable:
+            raise self.unreadable.pop(0)
         return ClusterState(tuple(self.groups.values()), self.in_tree, False, "uid", "1")
 
     def watch(self, on_change: Callable[[ClusterState | ClusterError], None], stop: threading.Event) -> None:
@@ -219,14 +223,49 @@ def test_a_growth_on_an_old_count_is_withdrawn_without_a_strike_and_the_count_is
     _run(World(_group(0)), story)
 
 
-def test_a_growth_without_an_answer_is_tried_again_and_then_left_to_the_next_plan() -> None:
+def test_a_growth_without_an_answer_is_tried_again_and_where_reads_fail_too_left_to_the_next_plan() -> None:
     async def story(world: World) -> None:
         world.provider.failures = [ClusterError("timeout")] * node_groups.PATCH_TRIES
+        world.provider.unreadable = [ClusterError("timeout")]
         await world.do(_grow())
         assert world.log == ["no answer"] * node_groups.PATCH_TRIES
         assert (world.state.order, world.state.back_off) == (None, None)
         assert await world.do(_grow()) == ()
         assert world.log[-1] == "patch 0->2"
+
+    _run(World(_group(0)), story)
+
+
+def test_a_group_that_can_be_read_and_not_written_is_left_alone_for_a_while() -> None:
+    async def story(world: World) -> None:
+        world.provider.failures = [ClusterError("500: failed calling webhook")] * node_groups.PATCH_TRIES
+        await world.do(_grow())
+        assert world.state.order is None
+        assert "webhook" in world.state.back_off.reason
+        assert "is left alone" in world.keeper.change((_grow(),))[0]
+
+    _run(World(_group(0)), story)
+
+
+def test_a_count_that_can_not_be_read_once_does_not_make_the_groups_unknown_for_ever() -> None:
+    async def story(world: World) -> None:
+        world.provider.failures = [StalePlanError("changed by others")]
+        world.provider.unreadable = [ClusterError("timeout")]
+        await world.do(_grow())
+        assert world.keeper.capacity().error == ""  # the watch has nothing new to say, and would never clear it
+        assert await world.do(_grow()) == ()
+
+    _run(World(_group(0)), story)
+
+
+def test_a_count_that_can_be_read_does_not_hide_that_the_watch_is_broken() -> None:
+    async def story(world: World) -> None:
+        world.provider.failures = [StalePlanError("changed by others")]
+        world.keeper.change((_grow(),))
+        world.keeper._take(ClusterError("the watch broke"))
+        await asyncio.sleep(0)
+        await world.settled()
+        assert world.keeper.capacity().error == "the watch broke"
 
     _run(World(_group(0)), story)
 
