@@ -129,7 +129,8 @@ class GroupState:
     """A group with what is under way in it.
 
     `provision_s`: how long a node is expected to take from order to join. `shrinks_to`: the count of a shrink that is
-    under way; what it takes is LEAVING. `stays`: instances that could not be taken away a moment ago.
+    under way; what it takes is LEAVING. `stays`: instances that could not be taken away a moment ago. `given_up`: nodes
+    that did not come in time and could not be cancelled, for the minimum asks for them: nobody waits for them any more.
     """
 
     group: NodeGroup
@@ -138,6 +139,7 @@ class GroupState:
     provision_s: float = 300.0
     shrinks_to: int | None = None
     stays: tuple[str, ...] = ()
+    given_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ One decision at a time for each group: while a growth or a shrink is open, `orde
 (but the cancellation of what has not come yet). A growth ends in one of these ways:
 
     its nodes have come                       the estimate learns, strikes are forgotten
-    its deadline passes, or one has FAILED    a strike: the group is left alone, twice as long each time
+    its deadline passes, or one has FAILED    a strike: the group is left alone, twice as long each time, and what
+                                              can't be cancelled (the minimum) is not waited for again
     the count is lowered                      the order is for the rest, or closed
 """
 
@@ -99,6 +100,7 @@ class NodeGroups:
         self._growths: dict[GroupName, _Growth] = {}
         self._shrinks: dict[GroupName, _Shrink] = {}
         self._back_offs: dict[GroupName, BackOff] = {}
+        self._given_up: dict[GroupName, int] = {}
         self._took: dict[GroupName, dict[str, float]] = {}
         self._counted: set[tuple[GroupName, str]] = set()
         self._first_seen: dict[tuple[GroupName, str], float] = {}
@@ -152,6 +154,8 @@ class NodeGroups:
         made up for by others.
         """
         joined = _by_group(nodes) if nodes is not None else None
+        if now_s < self._capacity.observed_s:
+            self._set_back(self._capacity.observed_s - now_s)
         self._groups = {
             group.name: group if joined is None else self._with_nodes(group, joined.get(group.name, {}), now_s)
             for group in groups
@@ -160,7 +164,7 @@ class NodeGroups:
             self._groups = {name: _ending(group, drained) for name, group in self._groups.items()}
         self._forget(now_s)
         if (provider or self._capacity.provider) is Provider.RAY:  # orders and refusals are the autoscaler's own affair
-            for layer in (self._growths, self._shrinks, self._back_offs):
+            for layer in (self._growths, self._shrinks, self._back_offs, self._given_up):
                 layer.clear()
             for name in sorted(self._groups):
                 self._learn(self._groups[name])
@@ -170,6 +174,7 @@ class NodeGroups:
             self._learn(self._groups[name])
             self._settle_shrink(self._groups[name], now_s)
             self._settle_growth(self._groups[name], now_s)
+            self._await_less(self._groups[name])
             self._adopt(self._groups[name], now_s)
         self._show(provider or self._capacity.provider, now_s, "")
 
@@ -326,21 +331,34 @@ class NodeGroups:
         failed = [i for i in group.instances if i.phase is InstancePhase.FAILED and i.name not in growth.before]
         if failed:
             self._strike(group.name, f"{failed[0].name} failed: {failed[0].reason or 'no reason given'}", now_s)
+            self._given_up[group.name] = _not_cancellable(group)
         elif now_s >= order.deadline_s:
             waited_s = now_s - order.ordered_s
             self._learned(group.name, f"order at {order.ordered_s}", waited_s)
             why = next((i.reason for i in group.instances if i.phase is InstancePhase.PENDING and i.reason), "")
             came = f"{len(fresh)} of {wanted} nodes came in {waited_s:.0f} s"
             self._strike(group.name, f"{came}: {why}" if why else came, now_s)
+            self._given_up[group.name] = _not_cancellable(group)
+
+    def _await_less(self, group: NodeGroup) -> None:
+        """What was given up and has come, or is not asked for any more, is given up no longer."""
+        running = sum(i.phase is InstancePhase.RUNNING for i in group.instances)
+        left = min(self._given_up.pop(group.name, 0), group.replicas * group.hosts - running)
+        if left > 0:
+            self._given_up[group.name] = left
 
     def _adopt(self, group: NodeGroup, now_s: float) -> None:
-        """Nodes that the count promises and that are not there are on their way, whoever asked for them."""
+        """Nodes that the count promises and that are not there are on their way, whoever asked for them.
+
+        But for those that were given up: a machine of the minimum that never comes up would keep an order open, or the
+        group resting, for ever, and the group could not grow.
+        """
         back_off = self._back_offs.get(group.name)
         busy = group.name in self._growths or group.name in self._shrinks
         if busy or (back_off is not None and back_off.until_s > now_s):
             return
         running = [i for i in group.instances if i.phase is InstancePhase.RUNNING]
-        if len(running) >= group.replicas * group.hosts:
+        if len(running) + self._given_up.get(group.name, 0) >= group.replicas * group.hosts:
             return
         pending = [i.created_s for i in group.instances if i.phase is InstancePhase.PENDING]
         since_s = min((s for s in pending if s <= now_s), default=now_s)
@@ -369,9 +387,27 @@ class NodeGroups:
         for name in instances:
             self._stays[group, name] = now_s + STAY_S
 
+    def _set_back(self, by_s: float) -> None:
+        """The clock was set back: no order stays open, and no group rests, for so much longer."""
+        for name, growth in self._growths.items():
+            order = growth.order
+            moved = replace(
+                order,
+                ordered_s=order.ordered_s - by_s,
+                expected_s=order.expected_s - by_s,
+                deadline_s=order.deadline_s - by_s,
+            )
+            self._growths[name] = replace(growth, order=moved)
+        for name, back_off in self._back_offs.items():
+            self._back_offs[name] = replace(back_off, until_s=back_off.until_s - by_s)
+        for name, shrink in self._shrinks.items():
+            taken_s = None if shrink.taken_s is None else shrink.taken_s - by_s
+            self._shrinks[name] = replace(shrink, since_s=shrink.since_s - by_s, taken_s=taken_s)
+        self._stays = {key: until_s - by_s for key, until_s in self._stays.items()}
+
     def _forget(self, now_s: float) -> None:
         """Drop what belongs to groups that are gone, and what is over."""
-        for layer in (self._growths, self._shrinks, self._back_offs, self._took):
+        for layer in (self._growths, self._shrinks, self._back_offs, self._given_up, self._took):
             for name in [n for n in layer if n not in self._groups]:
                 del layer[name]
         known = {(name, i.name) for name, group in self._groups.items() for i in group.instances}
@@ -449,7 +485,15 @@ class NodeGroups:
             provision_s=self._provision_s(name),
             shrinks_to=shrink.change.to_replicas if shrink is not None else None,
             stays=tuple(sorted(instance for owner, instance in self._stays if owner == name)),
+            given_up=self._given_up.get(name, 0),
         )
+
+
+def _not_cancellable(group: NodeGroup) -> int:
+    """How many of the nodes that the group asks for and has not got its minimum keeps asked for."""
+    running = sum(i.phase is InstancePhase.RUNNING for i in group.instances)
+    above = max(0, group.replicas - group.min_replicas)
+    return max(0, (group.replicas - above) * group.hosts - running)
 
 
 def _ending(group: NodeGroup, drained: frozenset[NodeId]) -> NodeGroup:

@@ -221,7 +221,8 @@ class _View:
 def _coming(snapshot: Snapshot, state: GroupState, cancelled: int) -> Iterator[NodeSpec]:
     """Nodes that the group's count promises and that are not there: they are on their way, whoever asked for them.
 
-    What a provider is taking away of its own accord it replaces. A group that is backed off promises nothing.
+    What a provider is taking away of its own accord it replaces. A group that is backed off promises nothing, nor does
+    what was given up.
     """
     group, now_s = state.group, snapshot.now_s
     if state.back_off is not None and now_s < state.back_off.until_s:
@@ -234,7 +235,7 @@ def _coming(snapshot: Snapshot, state: GroupState, cancelled: int) -> Iterator[N
     }
     there = [n for n in snapshot.nodes if n.group == group.name and n.health is not NodeHealth.LOST]
     staying = sum(n.instance not in leaving for n in there)
-    failed = sum(i.phase is InstancePhase.FAILED for i in group.instances)
+    failed = max(state.given_up, sum(i.phase is InstancePhase.FAILED for i in group.instances))
     target = (group.replicas if state.shrinks_to is None else state.shrinks_to) - cancelled
     if state.order is not None and state.shrinks_to is None:  # its patch may be on its way still
         target = max(target, state.order.to_replicas - cancelled)

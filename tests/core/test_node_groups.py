@@ -20,7 +20,8 @@ KNOBS = GroupKnobs(provision_s=300.0, deadline_factor=2.0, backoff_s=60.0, backo
 def group(replicas: int, *instances: Instance, **settings: object) -> NodeGroup:
     """Group "a" of up to 8 replicas."""
     settings.setdefault("max_replicas", 8)
-    return NodeGroup(A, gpus(8), replicas, instances=instances, **settings)  # type: ignore[arg-type]
+    settings.setdefault("name", A)
+    return NodeGroup(total=gpus(8), replicas=replicas, instances=instances, **settings)  # type: ignore[arg-type]
 
 
 def came(name: str, created_s: float = 0.0, ready_s: float = 100.0, replica: str = "") -> Instance:
@@ -125,6 +126,47 @@ def test_a_count_that_is_higher_than_its_nodes_is_taken_for_an_order_after_a_res
     assert (state.order.from_replicas, state.order.to_replicas, state.order.beneficiaries) == (1, 3, ())
     assert (state.order.ordered_s, state.order.expected_s) == (900.0, 980.0)
     assert state.order.deadline_s > 1000.0
+
+
+def test_a_machine_of_the_minimum_that_never_comes_up_does_not_keep_the_group_from_growing_for_ever() -> None:
+    seen = group(2, came("a1"), on_its_way("a2", reason="CrashLoopBackOff"), min_replicas=2)
+    books = groups(seen)
+    for now_s in (700.0, 701.0, 761.0, 762.0):  # its deadline, a strike, the end of the back-off
+        books.observe((seen,), now_s)
+    state = books.capacity().groups[0]
+    assert (state.order, state.given_up) == (None, 1)
+    books.order(growth(2, 3, 762.0), 762.0)
+    more = group(3, came("a1"), on_its_way("a2"), came("a3", 763.0, 800.0), min_replicas=2)
+    books.observe((more,), 800.0)
+    assert books.capacity().groups[0].order is None
+    books.observe((group(3, came("a1"), came("a2", 0.0, 801.0), came("a3", 763.0, 800.0), min_replicas=2),), 802.0)
+    assert books.capacity().groups[0].given_up == 0
+    books.observe((group(3, came("a1"), came("a3", 763.0, 800.0), min_replicas=2),), 803.0)
+    order = books.capacity().groups[0].order
+    assert order is not None and order.to_replicas == 3  # one that is lost anew is awaited again
+
+
+def test_what_did_not_come_above_the_minimum_is_no_loss_to_be_lived_with() -> None:
+    seen = group(2, came("a1"), on_its_way("a2"), min_replicas=1)
+    books = groups(seen)
+    for now_s in (700.0, 761.0):
+        books.observe((seen,), now_s)
+    state = books.capacity().groups[0]
+    assert state.given_up == 0
+    assert state.order is not None  # it could not be cancelled meanwhile: it is waited for again, not asked for twice
+
+
+def test_a_clock_that_is_set_back_keeps_no_order_open_and_no_group_resting_for_longer() -> None:
+    day_s = 86_400.0
+    books = groups(group(1, came("a1")), group(0, name=GroupName("b")), now_s=2 * day_s)
+    books.order(growth(1, 2, 2 * day_s), 2 * day_s)
+    books.order(replace(growth(0, 1, 2 * day_s), group=GroupName("b")), 2 * day_s)
+    books.refused(GroupName("b"), "out of stock", 2 * day_s)
+    now_s = day_s
+    books.observe((group(2, came("a1")), group(0, name=GroupName("b"))), now_s)
+    order, back_off = books.capacity().groups[0].order, books.capacity().groups[1].back_off
+    assert order is not None and (order.ordered_s, order.deadline_s) == (now_s, now_s + 600.0)
+    assert back_off is not None and back_off.until_s == now_s + 60.0
 
 
 def test_the_rest_of_an_order_stays_open_when_part_of_it_is_cancelled() -> None:

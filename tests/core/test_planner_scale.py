@@ -146,6 +146,23 @@ def test_a_gang_larger_than_the_cluster_gets_exactly_its_nodes() -> None:
     )
 
 
+def test_nobody_counts_on_a_machine_that_was_given_up_and_others_are_ordered_beside_it() -> None:
+    dead = Instance("a-dead", "a-dead", InstancePhase.PENDING, NOW - 5000, reason="CrashLoopBackOff")
+    seen = group("a", 2, min_replicas=2, instances=(dead,))
+    node = of_group(group("a"), 0)
+    made = decide([GroupState(seen, given_up=1)], [node], [pending("w", 3, gpu=8)])
+    assert changes(made) == {"a": (2, 4)}
+
+
+def test_what_was_given_up_is_cancelled_once_the_minimum_has_come_without_it() -> None:
+    dead = Instance("a-dead", "a-dead", InstancePhase.PENDING, NOW - 5000, reason="CrashLoopBackOff")
+    nodes = [of_group(group("a"), n) for n in range(2)]
+    seen = group("a", 3, min_replicas=2, instances=(dead,))
+    (change,) = details(decide([GroupState(seen, given_up=1)], nodes))
+    assert (change.from_replicas, change.to_replicas, change.instances) == (3, 2, ("a-dead",))
+    assert changes(decide([GroupState(replace(seen, min_replicas=3), given_up=1)], nodes)) == {}
+
+
 def test_what_is_free_on_nodes_that_are_partly_used_is_counted_first() -> None:
     nodes = [of_group(group("a"), 0), of_group(group("a"), 1)]
     work = [running("x", ["a-0"], gpu=4), running("y", ["a-1"], gpu=6), pending("w", 8, gpu=2)]

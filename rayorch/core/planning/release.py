@@ -88,6 +88,8 @@ def _reason(standing: Standing, late: list[_Replica], due: list[_Replica], now_s
     back_off = standing.state.back_off
     if late and standing.resting_s and back_off is not None:
         parts.append(f"{len(late)} replicas did not come: {back_off.reason}")
+    elif late and standing.state.order is None:
+        parts.append(f"{len(late)} replicas did not come in time, and others have")
     elif late:
         parts.append(f"{len(late)} replicas that have not come yet are not needed any more")
     if due:
@@ -141,7 +143,10 @@ def _not_come(replicas: list[tuple[Instance, ...]], standing: Standing, unneeded
     waiting.sort(key=lambda r: (states[r.instances[0].phase], -r.instances[0].created_s, r.names))
     if standing.resting_s:
         return waiting
-    if order is None or not order.beneficiaries:
+    if order is None:  # others have come instead of those that were given up, which are the oldest
+        waiting.sort(key=lambda r: (states[r.instances[0].phase], r.instances[0].created_s, r.names))
+        return waiting[: standing.state.given_up // standing.state.group.hosts]
+    if not order.beneficiaries:
         return []
     others = max(0, standing.state.group.replicas - order.to_replicas)
     return waiting[: max(0, unneeded - others - spare)]
