@@ -42,8 +42,9 @@ WATCH_RETRY_S = 5.0
 """A watch that ended (its client could not be made, or gave up) is begun again after this time."""
 PATCH_TRIES, PATCH_PAUSE_S = 3, 2.0
 """A patch that got no answer is sent again, after pauses that double. It tests the old count, so it counts once."""
-DRAIN_WAIT_S, DRAIN_POLL_S = 15.0, 0.2
-"""How long nodes may take to become idle in Ray's eyes: their agents have to end first."""
+DRAIN_WAIT_S, DRAIN_POLL_S, DRAIN_POLL_MAX_S = 15.0, 0.2, 2.0
+"""How long nodes may take to become idle in Ray's eyes: their agents have to end first. Each look asks Ray for all of
+its nodes, so the pauses between two double."""
 ACTING_THREADS = 8
 """Groups that can be changed at the same time. Threads of their own: a hanging API server must not stop the looks at
 Ray's nodes."""
@@ -338,11 +339,12 @@ class GroupKeeper:
         nodes = self._nodes_of(change)
         if not nodes:
             return {}
-        give_up_s = time.monotonic() + DRAIN_WAIT_S
+        give_up_s, pause_s = time.monotonic() + DRAIN_WAIT_S, DRAIN_POLL_S
         try:
             kept = await self._call(self._drains.busy_nodes, nodes)
             while kept and time.monotonic() < give_up_s:
-                await asyncio.sleep(DRAIN_POLL_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2.0 * pause_s, DRAIN_POLL_MAX_S)
                 kept = await self._call(self._drains.busy_nodes, nodes)
         except ClusterError as error:
             return dict.fromkeys(nodes, str(error))
