@@ -33,16 +33,8 @@ from rayorch.core.capacity import (
 from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import StalePlanError
 from rayorch.core.policy import Profile
+from rayorch.core.provision_times import ProvisionTimes
 from rayorch.core.types import NodeHealth, NodeId, NodeSpec
-
-LEARN_FROM = 20
-"""How many of a group's last node creations the estimate is made from."""
-
-QUANTILE = 0.9
-"""Which of them: late nodes should be rare, and one straggler in twenty should not set the pace."""
-
-LONGEST_S = 4 * 3600.0
-"""A creation that took longer says nothing about the next one (a node that became ready again, a paused cluster)."""
 
 SHRINK_TIMEOUT_S = 120.0
 """A shrink whose count has not changed by then is given up: its nodes stay."""
@@ -101,8 +93,7 @@ class NodeGroups:
         self._shrinks: dict[GroupName, _Shrink] = {}
         self._back_offs: dict[GroupName, BackOff] = {}
         self._given_up: dict[GroupName, int] = {}
-        self._took: dict[GroupName, dict[str, float]] = {}
-        self._counted: set[tuple[GroupName, str]] = set()
+        self._times = ProvisionTimes(self._knobs.provision_s)
         self._first_seen: dict[tuple[GroupName, str], float] = {}
         self._stays: dict[tuple[GroupName, str], float] = {}
 
@@ -167,11 +158,11 @@ class NodeGroups:
             for layer in (self._growths, self._shrinks, self._back_offs, self._given_up):
                 layer.clear()
             for name in sorted(self._groups):
-                self._learn(self._groups[name])
+                self._times.see(self._groups[name])
             self._show(Provider.RAY, now_s, "")
             return
         for name in sorted(self._groups):
-            self._learn(self._groups[name])
+            self._times.see(self._groups[name])
             self._settle_shrink(self._groups[name], now_s)
             self._settle_growth(self._groups[name], now_s)
             self._await_less(self._groups[name])
@@ -334,7 +325,7 @@ class NodeGroups:
             self._given_up[group.name] = _not_cancellable(group)
         elif now_s >= order.deadline_s:
             waited_s = now_s - order.ordered_s
-            self._learned(group.name, f"order at {order.ordered_s}", waited_s)
+            self._times.learn(group.name, f"order at {order.ordered_s}", waited_s)
             why = next((i.reason for i in group.instances if i.phase is InstancePhase.PENDING and i.reason), "")
             came = f"{len(fresh)} of {wanted} nodes came in {waited_s:.0f} s"
             self._strike(group.name, f"{came}: {why}" if why else came, now_s)
@@ -362,7 +353,7 @@ class NodeGroups:
             return
         pending = [i.created_s for i in group.instances if i.phase is InstancePhase.PENDING]
         since_s = min((s for s in pending if s <= now_s), default=now_s)
-        provision_s = self._provision_s(group.name)
+        provision_s = self._times.of(group.name)
         order = Order(
             group=group.name,
             from_replicas=len(running) // group.hosts,
@@ -407,37 +398,13 @@ class NodeGroups:
 
     def _forget(self, now_s: float) -> None:
         """Drop what belongs to groups that are gone, and what is over."""
-        for layer in (self._growths, self._shrinks, self._back_offs, self._given_up, self._took):
+        for layer in (self._growths, self._shrinks, self._back_offs, self._given_up):
             for name in [n for n in layer if n not in self._groups]:
                 del layer[name]
         known = {(name, i.name) for name, group in self._groups.items() for i in group.instances}
-        self._counted &= known
+        self._times.keep(self._groups)
         self._first_seen = {key: s for key, s in self._first_seen.items() if key in known}
         self._stays = {key: s for key, s in self._stays.items() if key in known and s > now_s}
-
-    # ------------------------------------------------------------ how long it takes
-
-    def _learn(self, group: NodeGroup) -> None:
-        ready = [(i.ready_s, i) for i in group.instances if i.ready_s is not None]
-        for ready_s, instance in sorted(ready, key=lambda pair: (pair[0], pair[1].name)):
-            if (group.name, instance.name) not in self._counted:
-                self._counted.add((group.name, instance.name))
-                self._learned(group.name, instance.name, ready_s - instance.created_s)
-
-    def _learned(self, group: GroupName, name: str, took_s: float) -> None:
-        if not 0.0 < took_s <= LONGEST_S:
-            return
-        took = self._took.setdefault(group, {})
-        took[name] = took_s
-        while len(took) > LEARN_FROM:
-            del took[next(iter(took))]
-
-    def _provision_s(self, group: GroupName) -> float:
-        """The time that most of the last node creations stayed below; the profile's value before the first."""
-        took = sorted(self._took.get(group, {}).values())
-        if not took:
-            return self._knobs.provision_s
-        return took[min(len(took) - 1, int(QUANTILE * len(took)))]
 
     # ------------------------------------------------------------ what is shown
 
@@ -482,7 +449,7 @@ class NodeGroups:
             group=group,
             order=growth.order if growth is not None else None,
             back_off=self._back_offs.get(name),
-            provision_s=self._provision_s(name),
+            provision_s=self._times.of(name),
             shrinks_to=shrink.change.to_replicas if shrink is not None else None,
             stays=tuple(sorted(instance for owner, instance in self._stays if owner == name)),
             given_up=self._given_up.get(name, 0),
