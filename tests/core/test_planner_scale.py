@@ -380,6 +380,13 @@ def test_a_group_that_refused_is_left_alone_and_the_next_one_tried() -> None:
     assert (wait.need, wait.unit, wait.detail) == (100, "s", "group a is asked again in 100 s: out of stock")
 
 
+def test_what_a_group_at_its_maximum_could_add_is_counted_in_seats() -> None:
+    made = decide([group("a", 0, most=2)], [], [pending("w", 32, gpu=1)])
+    wait = made.waits[WorkloadId("w")][-1]
+    assert wait.reason is WaitReason.CAPACITY_LIMIT
+    assert (wait.need, wait.have, wait.unit) == (32, 16, "seats")
+
+
 def test_a_back_off_that_is_over_is_one_no_more() -> None:
     assert changes(decide([resting(group("a"), for_s=0.0)], [], [pending("w", 2, gpu=8)])) == {"a": (0, 2)}
 
@@ -428,6 +435,20 @@ def test_where_ray_provides_only_the_demand_is_stated_with_labels() -> None:
         ("w", (("rack", "r7"), (MODEL_LABEL, "H100"))),
         ("v", ()),  # two racks could take it: Ray is told none
     ]
+
+
+def test_ray_is_asked_for_the_first_model_that_a_group_adds() -> None:
+    work = [pending("w", 2, gpu=8, accelerators=("B200", "A100"))]
+    made = decide([group("a", model="A100")], [], work, provider=Provider.RAY)
+    scale = next(d for d in made.decisions if isinstance(d, Scale))
+    assert [d.selector for d in scale.wanted] == [((MODEL_LABEL, "A100"),)]
+
+
+def test_an_attempt_in_two_racks_has_no_neighbours_and_asks_for_no_node_beside_them() -> None:
+    groups = [group("a", gpu=4, rack="r1"), group("b", gpu=4, rack="r2")]
+    nodes = [node("h1", 4, rack="r1"), node("h2", 4, rack="r2")]
+    serve = running("srv", ["h1", "h2"], gpu=4, kind=Kind.SERVE, members=(2, 3), rack="required", demand=(9, 9))
+    assert changes(decide(groups, nodes, [serve])) == {}
 
 
 def test_ray_is_only_asked_for_what_it_can_add_all_at_once_or_it_would_add_nothing_for_anybody() -> None:

@@ -200,7 +200,9 @@ class Stock:
         areas = self._areas_of(level)
         if shape.near:
             domains = {d.name for node in shape.near if (d := self._near.domain_of(level, node)) is not None}
-            return self._in_one([areas[name] for name in domains if name in areas][:1], claim, pieces, model, way)
+            if len(domains) != 1:  # members in several domains have no neighbours, as in `seats.find`
+                return None
+            return self._in_one([areas[name] for name in domains if name in areas], claim, pieces, model, way)
         return self._in_one(list(areas.values()), claim, pieces, model, way)
 
     def _in_one(self, areas: Sequence[Area], claim: Claim, pieces: Pieces, model: str, way: _Way) -> Trial | None:

@@ -114,14 +114,17 @@ def _held(draft: Draft, workload: Workload, allocation: Allocation) -> GangDeman
 
 
 def _selector(draft: Draft, shape: Shape) -> tuple[tuple[str, str], ...]:
-    """Labels for those who can only ask for labels: the preferred model, and the domain where only one would do."""
-    model = shape.accelerators[0] if shape.accelerators else ""
+    """Labels for those who can only ask for labels: the first model that some group adds, and the domain where only
+    one would do."""
+    capacity = draft.facts.snapshot.capacity
+    added = {state.group.model for state in capacity.groups}
+    model = next((m for m in shape.accelerators if m in added), next(iter(shape.accelerators), ""))
     selector = [(MODEL_LABEL, model)] if model else []
     level = shape.topology.required
     if level is not None:
         able = [
             state.group
-            for state in draft.facts.snapshot.capacity.groups
+            for state in capacity.groups
             if not model or state.group.model == model
             if any(bundle.gpu_units and bundle.fits_in(state.group.total) for bundle, _ in shape.bundles)
         ]
@@ -287,7 +290,7 @@ def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wai
     if busy:
         waits.append(_busy(draft, busy))
     if limited:
-        waits.append(_limited(limited, claim))
+        waits.append(_limited(limited, claim, short))
     return tuple(waits)
 
 
@@ -328,7 +331,7 @@ def _busy(draft: Draft, busy: list[Source]) -> Wait:
     )
 
 
-def _limited(limited: list[Source], claim: Claim) -> Wait:
+def _limited(limited: list[Source], claim: Claim, short: list[Piece]) -> Wait:
     """The groups may add too few nodes for the whole gang."""
     details = []
     for source in sorted(limited, key=lambda s: s.standing.name)[:MAX_NAMED]:
@@ -338,7 +341,7 @@ def _limited(limited: list[Source], claim: Claim) -> Wait:
         WaitReason.CAPACITY_LIMIT,
         "; ".join(details),
         need=len(claim.asks),
-        have=sum(s.room * s.hosts for s in limited),
+        have=sum(s.room * s.hosts * max(s.blank.seats(piece) for piece in short) for s in limited),
         unit="seats",
         unblocks=UNBLOCKS[WaitReason.CAPACITY_LIMIT],
     )
