@@ -109,11 +109,15 @@ def _seat_role(
     return False
 
 
-def need_plainly(spec: WorkloadSpec, nodes: list[Plain], groups: dict[GroupName, NodeGroup]) -> list[Plain] | None:
+def need_plainly(
+    spec: WorkloadSpec, nodes: list[Plain], groups: dict[GroupName, NodeGroup], awaited: dict[str, int]
+) -> list[Plain] | None:
     """The nodes that must be added for a gang: for its first model that can be had, in the rack where fewest are.
 
-    `groups`: those that may grow; their counts are raised by what is chosen. None: it can't be completed.
+    `groups`: those that may grow; their counts are raised by what is chosen. `awaited`: see `seat_plainly`. None: it
+    can't be completed.
     """
+    nodes = _may_use(nodes, awaited)
     workers = spec.roles[0]
     gpu, cpu = workers.bundle.gpu_units // UNIT, workers.bundle.units(CPU) // UNIT
     for model in spec.accelerators or ("",):
@@ -135,6 +139,19 @@ def need_plainly(spec: WorkloadSpec, nodes: list[Plain], groups: dict[GroupName,
                 new += plain_nodes(group, count * group.hosts, 2)
             return new
     return None
+
+
+def _may_use(nodes: list[Plain], awaited: dict[str, int]) -> list[Plain]:
+    """Without the nodes on their way that are promised to others."""
+    left = dict(awaited)
+    found = []
+    for node in nodes:
+        if node.tier == 1:
+            left[node.group] = left.get(node.group, 0) - 1
+            if left[node.group] < 0:
+                continue
+        found.append(node)
+    return found
 
 
 def _pick_plainly(groups: list[NodeGroup], missing: int, gpu: int, cpu: int) -> list[tuple[NodeGroup, int]]:
@@ -194,9 +211,9 @@ def beyond_need(room: Room, snapshot: Snapshot, made: Plan) -> tuple[int, int]:
         ours = [n for n in nodes if n.held_for == spec.id or n.held_for not in passed]
         if seat_plainly(spec, ours, awaited):
             continue
-        new = need_plainly(spec, ours, groups) or []
-        nodes += new
+        new = need_plainly(spec, ours, groups, awaited) or []
         if seat_plainly(spec, [*ours, *new], awaited):
+            nodes += new
             needed += len(new)
         else:
             lost += 1
