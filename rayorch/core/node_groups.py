@@ -8,7 +8,7 @@ One decision at a time for each group: while a growth or a shrink is open, `orde
 (but the cancellation of what has not come yet). A growth ends in one of these ways:
 
     its nodes have come                       the estimate learns, strikes are forgotten
-    its deadline passes, or one has FAILED    a strike: the group is left alone, twice as long each time, and what
+    its deadline passes, or the rest FAILED   a strike: the group is left alone, twice as long each time, and what
                                               can't be cancelled (the minimum) is not waited for again
     the count is lowered                      the order is for the rest, or closed
 """
@@ -320,7 +320,7 @@ class NodeGroups:
             self._back_offs.pop(group.name, None)
             return
         failed = [i for i in group.instances if i.phase is InstancePhase.FAILED and i.name not in growth.before]
-        if failed:
+        if failed and len(fresh) + len(failed) >= wanted:  # the operator may replace it: those that come are waited for
             self._strike(group.name, f"{failed[0].name} failed: {failed[0].reason or 'no reason given'}", now_s)
             self._given_up[group.name] = _not_cancellable(group)
         elif now_s >= order.deadline_s:

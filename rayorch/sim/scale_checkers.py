@@ -23,7 +23,7 @@ from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
-from rayorch.core.types import Allocation, NodeHealth, NodeId, NodeSpec, Resources, State, WorkloadId
+from rayorch.core.types import MODEL_LABEL, Allocation, NodeHealth, NodeId, NodeSpec, Resources, State, WorkloadId
 from rayorch.sim.checkers import Violation, staying_members
 from rayorch.sim.groups import Patch, Removal, node_of
 
@@ -235,7 +235,9 @@ def _coming(snapshot: Snapshot, state: GroupState, cancelled: int) -> Iterator[N
     }
     there = [n for n in snapshot.nodes if n.group == group.name and n.health is not NodeHealth.LOST]
     staying = sum(n.instance not in leaving for n in there)
-    failed = max(state.given_up, sum(i.phase is InstancePhase.FAILED for i in group.instances))
+    failed = state.given_up
+    if state.order is None:  # while one is open, what failed may be replaced
+        failed = max(failed, sum(i.phase is InstancePhase.FAILED for i in group.instances))
     target = (group.replicas if state.shrinks_to is None else state.shrinks_to) - cancelled
     if state.order is not None and state.shrinks_to is None:  # its patch may be on its way still
         target = max(target, state.order.to_replicas - cancelled)
@@ -252,7 +254,8 @@ def _shape(snapshot: Snapshot, demand: GangDemand) -> Shape:
     staying = {node.id for node in snapshot.nodes if node.health in (NodeHealth.OK, NodeHealth.CORDONED)}
     held = {m.node for a in snapshot.allocations if a.workload == workload.id for m in a.members}
     near = tuple(sorted(held & staying))
-    return Shape(bundles, demand.topology, False, near if demand.topology.required is not None else ())
+    models = tuple(value for label, value in demand.selector if label == MODEL_LABEL)  # that of the seats it has
+    return Shape(bundles, demand.topology, False, near if demand.topology.required is not None else (), models)
 
 
 def _search(room: Room, topology: Topology, closed: frozenset[NodeId], new: Mapping[NodeId, int], need: int) -> Search:

@@ -93,12 +93,23 @@ def test_after_a_late_order_the_next_one_is_given_more_time() -> None:
     assert books.capacity().groups[0].provision_s == 600.0
 
 
-def test_a_failed_machine_is_a_strike_at_once() -> None:
+def test_an_order_of_which_all_that_is_left_has_failed_is_struck_at_once() -> None:
     books = groups(group(0))
     books.order(growth(0, 1), 0.0)
     failed = Instance("a1", "a1", InstancePhase.FAILED, 1.0, reason="quota exceeded")
     books.observe((group(1, failed),), 20.0)
     assert books.capacity().groups[0].back_off == BackOff(80.0, "a1 failed: quota exceeded", 1)
+
+
+def test_a_failed_machine_among_others_that_may_come_is_no_strike_before_the_deadline() -> None:
+    books = groups(group(0))
+    books.order(growth(0, 3), 0.0)
+    failed = Instance("a1", "a1", InstancePhase.FAILED, 1.0, reason="Evicted")
+    books.observe((group(3, failed, on_its_way("a2", 1.0), came("a3", 1.0, 15.0)),), 20.0)
+    assert books.capacity().groups[0].order is not None
+    books.observe((group(3, failed, came("a2", 1.0, 25.0), came("a3", 1.0, 15.0)),), 26.0)  # and nobody replaces it
+    back_off = books.capacity().groups[0].back_off
+    assert back_off is not None and back_off.reason == "a1 failed: Evicted"
 
 
 def test_each_strike_doubles_the_back_off_up_to_its_bound_and_success_forgets_them() -> None:

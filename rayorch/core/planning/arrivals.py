@@ -71,8 +71,10 @@ def _standing(state: GroupState, nodes: tuple[NodeSpec, ...], levels: list[str],
     group, order, back_off = state.group, state.order, state.back_off
     resting_s = max(0.0, back_off.until_s - now_s) if back_off is not None else 0.0
     leaving = {i.name for i in group.instances if i.phase is InstancePhase.LEAVING}
-    # What failed is among what was given up, as soon as that is known.
-    failed = max(state.given_up, sum(i.phase is InstancePhase.FAILED for i in group.instances))
+    # While an order is open what failed may be replaced. What failed before is among what was given up.
+    failed = state.given_up
+    if order is None:
+        failed = max(failed, sum(i.phase is InstancePhase.FAILED for i in group.instances))
     there = [node for node in nodes if node.instance not in leaving]
     replaced_s = [by_s for node in there if (by_s := _replaced_s(node, group.spot, now_s)) is not None]
     staying = len(there) - len(replaced_s)
