@@ -171,10 +171,12 @@ class GroupKeeper:
         return (*self._seen.notes, *((f"machines that are on their way can't be seen: {why}",) if why else ()))
 
     def shapes(self) -> tuple[NodeShape, ...] | None:
-        """What nodes the groups can have at most; None before they were read for the first time."""
+        """What nodes the groups can have at most. None, unknown: they have never been read, or the cluster is suspended,
+        which has none then; but nobody is refused at the door for that.
+        """
         if self._connect is None:
             return ()
-        if self._seen is None:
+        if self._seen is None or self._seen.suspended:
             return None
         return tuple(
             NodeShape(group.total, group.max_replicas * group.hosts, shape_labels(group))

@@ -51,14 +51,14 @@ class PlayedProvider:
         self.failures: list[Exception] = []
         self.unreadable: list[Exception] = []
         self.lost_answers = 0
-        self.in_tree = False
+        self.in_tree = self.suspended = False
         self.log = [] if log is None else log
         self.on_change: Callable[[ClusterState | ClusterError], None] | None = None
 
     def observe(self) -> ClusterState:
         if self.unreadable:
             raise self.unreadable.pop(0)
-        return ClusterState(tuple(self.groups.values()), self.in_tree, False, "uid", "1")
+        return ClusterState(tuple(self.groups.values()), self.in_tree, self.suspended, "uid", "1")
 
     def watch(self, on_change: Callable[[ClusterState | ClusterError], None], stop: threading.Event) -> None:
         on_change(self.observe())
@@ -399,6 +399,18 @@ def test_nothing_is_changed_before_the_groups_are_known_and_the_door_knows_no_li
         world.keeper.close()
 
     asyncio.run(story())
+
+
+def test_while_the_cluster_is_suspended_the_door_knows_no_limit() -> None:
+    async def story(world: World) -> None:
+        assert world.keeper.shapes() != ()
+        world.provider.suspended = True
+        world.provider.groups[H100] = _group(0, max_replicas=0)
+        world.provider.tell()
+        await world.until(lambda: world.keeper.shapes() is None, "the suspension")
+        assert not world.keeper.capacity().error
+
+    _run(World(_group(1)), story)
 
 
 def test_an_error_keeps_what_was_known_and_stops_changes_until_the_groups_are_seen_again() -> None:
