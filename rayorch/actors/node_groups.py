@@ -171,8 +171,8 @@ class GroupKeeper:
         return (*self._seen.notes, *((f"machines that are on their way can't be seen: {why}",) if why else ()))
 
     def shapes(self) -> tuple[NodeShape, ...] | None:
-        """What nodes the groups can have at most. None, unknown: they have never been read, or the cluster is suspended,
-        which has none then; but nobody is refused at the door for that.
+        """What nodes the groups can have at most. None, unknown: they have never been read, or the cluster is
+        suspended, which has none then; but nobody is refused at the door for that.
         """
         if self._connect is None:
             return ()
