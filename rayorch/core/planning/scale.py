@@ -53,26 +53,15 @@ def scale(draft: Draft) -> Scale:
 
 
 def _asking(draft: Draft) -> dict[int, Claim]:
-    """The claims that wait for nothing but nodes, in order and within quota together, by place in `draft.lacking`.
-
-    Seats may be promised on quota that is borrowed from a queue whose own gang goes first and needs nodes: then the
-    promise stands, but no more nodes are asked for it.
-    """
-    quota, rights = draft.soon.quota.copy(), draft.soon.quota.copy()
-    for position in sorted(draft.expected):
-        claim = draft.lacking[position]
-        rights.refund(claim.queue, claim.resources)
+    """The claims that wait for nothing but nodes, in order and within quota together, by place in `draft.lacking`."""
+    quota = draft.soon.quota.copy()
     found: dict[int, Claim] = {}
     for position, claim in enumerate(draft.lacking):
         if len(found) >= MAX_WAITING:
             break
-        promised = position in draft.expected
-        if not rights.fits(claim.queue, claim.resources):
-            continue
-        if not promised and not quota.fits(claim.queue, claim.resources):
-            continue
-        rights.charge(claim.queue, claim.resources)
-        if not promised:
+        if position not in draft.expected:
+            if not quota.fits(claim.queue, claim.resources):
+                continue
             quota.charge(claim.queue, claim.resources)
         found[position] = claim
     return found
