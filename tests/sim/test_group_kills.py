@@ -15,24 +15,19 @@ from rayorch.core.capacity import GroupName, NodeGroup
 from rayorch.core.types import NodeId, State, WorkloadId
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.faults import (
-    OWNERS,
     Actor,
     CallSite,
-    Cancel,
     Fault,
     FaultsAt,
     Kill,
-    Late,
     LoseNode,
-    LoseReply,
-    LoseRequest,
     NoFaults,
-    Twice,
 )
 from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
 from tests.build import gpus, queue, workload
 from tests.sim.checked import CheckedCluster
+from tests.sim.faults_at_calls import faults_at_calls
 
 A, W, V = GroupName("a"), WorkloadId("w"), WorkloadId("v")
 PROFILE = replace(
@@ -47,16 +42,8 @@ PROFILE = replace(
 CHANGES = ("change_group", "drain_node", "scale_group")
 
 FAULTS: dict[str, Fault] = {
-    **{f"{actor.value} killed before": Kill((actor,), False) for actor in OWNERS},
-    **{f"{actor.value} killed after": Kill((actor,), True) for actor in OWNERS},
+    **faults_at_calls(W),
     "inventory and controller killed after": Kill((Actor.INVENTORY, Actor.CONTROLLER), True),
-    "all killed after": Kill(OWNERS, True),
-    "request lost": LoseRequest(),
-    "reply lost": LoseReply(),
-    "request twice": Twice(),
-    "request late": Late(0.6),
-    "request very late": Late(20.0),
-    "cancelled": Cancel(W),
     "node lost": LoseNode(NodeId("a-1")),
 }
 

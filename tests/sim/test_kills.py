@@ -12,40 +12,27 @@ import pytest
 
 from rayorch.core.types import NodeId, State, WorkloadId
 from rayorch.sim.faults import (
-    OWNERS,
     Actor,
     CallSite,
-    Cancel,
     Fault,
     FaultsAt,
     Kill,
-    Late,
     LoseNode,
-    LoseReply,
-    LoseRequest,
     LoseRunner,
     NoFaults,
-    Twice,
 )
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
 from tests.sim.checked import CheckedCluster
+from tests.sim.faults_at_calls import faults_at_calls
 
 W, VIP = WorkloadId("w"), WorkloadId("vip")
 FILLER = ("changes", "renew", "report")
 """Calls of every tick; only those beside one in which something happens count as steps."""
 
 FAULTS: dict[str, Fault] = {
-    **{f"{actor.value} killed before": Kill((actor,), False) for actor in OWNERS},
-    **{f"{actor.value} killed after": Kill((actor,), True) for actor in OWNERS},
+    **faults_at_calls(W),
     "allocator and queues killed after": Kill((Actor.ALLOCATOR, Actor.QUEUES), True),
-    "all killed after": Kill(OWNERS, True),
-    "request lost": LoseRequest(),
-    "reply lost": LoseReply(),
-    "request twice": Twice(),
-    "request late": Late(0.6),
-    "request very late": Late(20.0),
-    "cancelled": Cancel(W),
     "node lost": LoseNode(NodeId("n1")),
     "runner lost": LoseRunner(W),
 }
