@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rayorch.core.capacity import Capacity
-from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Workload
+from rayorch.core.timing import ReservationSpec
+from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Resources, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Snapshot:
 
     `workloads`: those that have not ended. `synced`: the allocator has compared its books with the world since
     its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the
-    preemption stage may make. `capacity`: where nodes come from.
+    preemption stage may make. `capacity`: where nodes come from. `countables`: what the cluster has as a whole and no
+    node has (licences, watts). `reservations`: room held in advance.
     """
 
     versions: Versions
@@ -35,3 +37,5 @@ class Snapshot:
     synced: bool = True
     what_if_budget: int = 1000
     capacity: Capacity = Capacity()
+    countables: Resources = Resources()
+    reservations: tuple[ReservationSpec, ...] = ()

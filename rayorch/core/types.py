@@ -6,124 +6,26 @@ that sums are exact. Times are seconds since the epoch on the owner's clock.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
 
-from rayorch.core.errors import SpecError
-
-WorkloadId = NewType("WorkloadId", str)
-QueueId = NewType("QueueId", str)  # a path in the queue tree: "research/nlp"
-NodeId = NewType("NodeId", str)  # Ray's node id, hex
-
-UNIT = 10_000
-"""One whole GPU, CPU or byte in stored units."""
-
-GPU = "GPU"
-CPU = "CPU"
-MODEL_LABEL = "ray.io/accelerator-type"
-"""The node label that names the model of the node's GPUs, as Ray and KubeRay set it."""
-
-MAX_UNITS = 2**62
-"""No stored amount may exceed this; larger input is refused instead of wrapping."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """An exact amount of named resources; absent means zero.
-
-    `items` is sorted by name and holds no zero. Negative amounts exist only as differences.
-    """
-
-    items: tuple[tuple[str, int], ...] = ()
-
-    @staticmethod
-    def of_units(amounts: Mapping[str, int]) -> Resources:
-        """Build from stored units (1/10000)."""
-        return Resources(tuple(sorted((name, n) for name, n in amounts.items() if n != 0)))
-
-    @staticmethod
-    def of(amounts: Mapping[str, float], field_path: str = "resources") -> Resources:
-        """Build from natural numbers as users write them ({"GPU": 0.5, "CPU": 4}).
-
-        Raises SpecError for a negative, NaN, infinite or overflowing amount, or one finer than 1/10000.
-        """
-        units: dict[str, int] = {}
-        for name, amount in amounts.items():
-            path = f"{field_path}.{name}"
-            if isinstance(amount, bool) or not isinstance(amount, int | float):
-                raise SpecError(path, f"must be a number, got {amount!r}")
-            if isinstance(amount, float) and not math.isfinite(amount):
-                raise SpecError(path, f"must be finite, got {amount!r}")
-            if amount < 0:
-                raise SpecError(path, f"must not be negative, got {amount!r}")
-            scaled = amount * UNIT
-            if scaled > MAX_UNITS:
-                raise SpecError(path, f"is too large: {amount!r}")
-            whole = round(scaled)
-            if abs(scaled - whole) > 1e-6 * max(1.0, abs(scaled)) or (amount > 0 and whole == 0):
-                raise SpecError(path, f"is finer than 1/{UNIT}: {amount!r}")
-            units[name] = whole
-        return Resources.of_units(units)
-
-    def units(self, name: str) -> int:
-        """The amount of one resource in stored units, 0 when absent."""
-        for key, n in self.items:
-            if key == name:
-                return n
-        return 0
-
-    @property
-    def gpu_units(self) -> int:
-        """GPUs in stored units; 5000 is half a device."""
-        return self.units(GPU)
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        return iter(self.items)
-
-    def __bool__(self) -> bool:
-        return bool(self.items)
-
-    def __add__(self, other: Resources) -> Resources:
-        amounts = dict(self.items)
-        for name, n in other.items:
-            amounts[name] = amounts.get(name, 0) + n
-        return Resources.of_units(amounts)
-
-    def __sub__(self, other: Resources) -> Resources:
-        amounts = dict(self.items)
-        for name, n in other.items:
-            amounts[name] = amounts.get(name, 0) - n
-        return Resources.of_units(amounts)
-
-    def times(self, count: int) -> Resources:
-        """This amount `count` times over."""
-        return Resources.of_units({name: n * count for name, n in self.items})
-
-    def fits_in(self, room: Resources) -> bool:
-        """Whether every amount is at most what `room` has."""
-        have = dict(room.items)
-        return all(n <= have.get(name, 0) for name, n in self.items)
-
-    def floor_zero(self) -> Resources:
-        """The same with negative amounts dropped."""
-        return Resources.of_units({name: n for name, n in self.items if n > 0})
-
-    def to_floats(self) -> dict[str, float]:
-        """As Ray takes it: natural numbers, whole ones as whole floats."""
-        return {name: n / UNIT for name, n in self.items}
-
-
-def total(parts: Iterable[Resources]) -> Resources:
-    """The sum of many amounts."""
-    amounts: dict[str, int] = {}
-    for part in parts:
-        for name, n in part.items:
-            amounts[name] = amounts.get(name, 0) + n
-    return Resources.of_units(amounts)
-
+from rayorch.core.gang_shape import GroupSpec as GroupSpec
+from rayorch.core.gang_shape import JointGang as JointGang
+from rayorch.core.gang_shape import Segment as Segment
+from rayorch.core.gang_shape import TopologyRequest as TopologyRequest
+from rayorch.core.ids import NodeId as NodeId
+from rayorch.core.ids import QueueId as QueueId
+from rayorch.core.ids import WorkloadId as WorkloadId
+from rayorch.core.resources import CPU as CPU
+from rayorch.core.resources import GPU as GPU
+from rayorch.core.resources import MAX_UNITS as MAX_UNITS
+from rayorch.core.resources import MODEL_LABEL as MODEL_LABEL
+from rayorch.core.resources import UNIT as UNIT
+from rayorch.core.resources import Resources as Resources
+from rayorch.core.resources import total as total
+from rayorch.core.timing import ArraySpec as ArraySpec
+from rayorch.core.timing import Dependency as Dependency
+from rayorch.core.timing import RetryRule as RetryRule
 
 # ---------------------------------------------------------------- what is asked for
 
@@ -139,20 +41,18 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Members of one shape: at least `min_count` or the gang does not start, at most `max_count`."""
+    """Members of one shape: at least `min_count` or the gang does not start, at most `max_count`.
+
+    `group`: the GroupSpec of the workload that it belongs to, empty: the gang itself. `segments`: which of its
+    members share a domain.
+    """
 
     name: str
     bundle: Resources
     min_count: int
     max_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopologyRequest:
-    """Levels (label keys such as "rack") that all members must, or should, share one value of."""
-
-    required: str | None = None
-    preferred: str | None = None
+    group: str = ""
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +65,12 @@ class WorkloadSpec:
     `resizable`: members above the minimum may come and go while it runs (elastic Train, Serve replicas).
     `max_retries`: failures of the workload's own that are retried; preemptions and lost nodes never count.
     `payload`: JSON for the runner (command, environment, import path …), opaque to the core.
+    `groups`, `joint`: groups inside the gang, and further submissions that it starts together with.
+    `wall_limit_s`: it is stopped for good after running that long. `expected_s`: how long its owner thinks that it
+    runs. `deadline_s`: when it must have ended. `begin_s`: it does not start before. `total_steps`: how many steps it
+    has to do in all. `after`: what must have happened to others first.
+    `retries`: rules by exit code; where none matches, `max_retries` counts. `preemption_delay_s`: how long it waits for
+    room before it evicts anyone. `reservation`: the id of the reservation that it runs in.
     """
 
     id: WorkloadId
@@ -182,6 +88,18 @@ class WorkloadSpec:
     max_retries: int = 0
     owner: str = ""
     payload: str = "{}"
+    groups: tuple[GroupSpec, ...] = ()
+    joint: JointGang | None = None
+    wall_limit_s: float | None = None
+    expected_s: float | None = None
+    deadline_s: float | None = None
+    begin_s: float | None = None
+    total_steps: int | None = None
+    array: ArraySpec | None = None
+    after: tuple[Dependency, ...] = ()
+    retries: tuple[RetryRule, ...] = ()
+    preemption_delay_s: float = 0.0
+    reservation: str = ""
 
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if there is none."""
@@ -209,13 +127,48 @@ class WorkloadSpec:
         return total(r.bundle.times(r.max_count) for r in self.roles)
 
 
+class QueueMode(StrEnum):
+    """Whether a queue's work may start, and whether what runs may stay."""
+
+    OPEN = "open"
+    HOLD = "hold"  # nothing of it starts; what runs goes on
+    DRAIN = "drain"  # nothing of it starts; what runs is stopped and requeued
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimits:
+    """What each owner may hold in a queue and below it, and how many workloads may run and wait; None: no limit."""
+
+    resources: Resources = Resources()  # a resource that is not named is not limited
+    max_running: int | None = None
+    max_pending: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """GPU-hours that a queue and those below it may use in each period; what runs when it is spent is drained or stays.
+
+    `period_s` None: once and for all. `from_s`: when the first period begins. `drain`: stop what runs when it is spent.
+    """
+
+    gpu_hours: float
+    period_s: float | None = None
+    from_s: float = 0.0
+    drain: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
     """A node of the queue tree; `id` is its path, its parent is the path without the last part.
 
     `deserved`: the share the queue can always get back. `borrow_limit`: most it may hold beyond deserved
     (None: no limit). `lend_limit`: most of its deserved share that others may use (None: all of it).
-    A resource that `deserved` does not name is not limited by this queue.
+    A resource that neither of these nor `hard_cap` names is not limited by this queue. "GPU:H100" is the part of "GPU"
+    that is of that model; a queue may name both.
+    `guaranteed`: the part of `deserved` that is never lent. `hard_cap`: the most that it may hold in any case.
+    `surplus_priority`: of those that borrow, the larger goes first; `weight` divides among equals.
+    `fence`: nobody outside its subtree preempts in it or is preempted for it; reclaim of what is borrowed goes on.
+    `min_runtime_s`: how long an attempt in it runs before it may be evicted, where its own is not longer.
     """
 
     id: QueueId
@@ -226,6 +179,14 @@ class QueueSpec:
     min_priority: int = -1_000_000
     max_priority: int = 1_000_000
     max_pending: int | None = None
+    guaranteed: Resources = Resources()
+    hard_cap: Resources | None = None
+    surplus_priority: int = 0
+    per_user: UserLimits = UserLimits()
+    mode: QueueMode = QueueMode.OPEN
+    budget: Budget | None = None
+    fence: bool = False
+    min_runtime_s: float = 0.0
 
     @property
     def parent(self) -> QueueId | None:
