@@ -16,7 +16,7 @@ from rayorch.core.planning.arrivals import idle_after_s
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.stock import Area, Cell, Leftover, LeftoverPool, Piece, Source, Trial, paths_of
-from rayorch.core.room import Slot
+from rayorch.core.slot import Slot
 from rayorch.core.topology import NODE_LEVEL
 from rayorch.core.types import CPU, NodeId, Resources, WorkloadId
 

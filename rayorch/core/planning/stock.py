@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.planning.arrivals import Standing, nth
 from rayorch.core.policy import ScorePolicy, SortKey
-from rayorch.core.room import Slot
+from rayorch.core.slot import Slot
 from rayorch.core.types import GPU, UNIT, NodeId, NodeSpec, Resources, WorkloadId
 
 ENDLESS = 1_000_000
