@@ -24,9 +24,11 @@ from rayorch.core.errors import ClusterError
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
 from rayorch.core.reconcile import BlockNodes, MarkReleasing, Rebind, reconcile
+from rayorch.core.requests import ACCEPTED
 from rayorch.core.runners import RunnerPhase, RunnerView
-from rayorch.core.types import State, WorkloadId
-from rayorch.core.views import ExplainView, Overview
+from rayorch.core.types import State, WorkloadId, WorkloadSpec
+from rayorch.core.views import ExplainView, Overview, PlanView
+from rayorch.core.whatif import declared_remaining, smallest_changes, would
 
 if TYPE_CHECKING:
     from rayorch.adapters.kuberay import KubeRaySettings
@@ -88,6 +90,7 @@ class ControllerShell:
         self._first_turn_s: float | None = None
         self._first_decision_s: float | None = None
         self._last_error = "starting"
+        self._asking = asyncio.Semaphore(1)  # questions that plan anew; the loop goes on beside one of them
         self._work = asyncio.create_task(self._run())
 
     # ------------------------------------------------------------ the loop
@@ -200,9 +203,32 @@ class ControllerShell:
     # ------------------------------------------------------------ what it shows
 
     @ray.method
-    async def explain(self, workload: WorkloadId) -> ExplainView | None:
-        """Why a workload is where it is, by the last turn; None when it is not among those that have not ended."""
-        return None if self._turn is None else explain_view(workload, self._turn)
+    async def explain(self, workload: WorkloadId, changes: bool = False) -> ExplainView | None:
+        """Why a workload is where it is, by the last turn; None when it is not among those that have not ended.
+
+        With `changes`, also what would let it start: some tens of what-ifs, each a turn of the planner.
+        """
+        turn = self._turn
+        if turn is None:
+            return None
+        view = explain_view(workload, turn)
+        if view is None or not changes:
+            return view
+        async with self._asking:
+            found = await asyncio.to_thread(
+                smallest_changes, turn.snapshot, self._settings.profile, turn.plan, workload, declared_remaining
+            )
+        return replace(view, changes=found)
+
+    @ray.method
+    async def would(self, spec: WorkloadSpec) -> PlanView | None:
+        """What submitting this workload would do, by the facts of the last turn; None before the first one."""
+        turn = self._turn
+        if turn is None:
+            return None
+        async with self._asking:
+            found = await asyncio.to_thread(would, turn.snapshot, self._settings.profile, spec, declared_remaining)
+        return PlanView(ACCEPTED, found, turn.number, turn.ended_s)
 
     @ray.method
     async def overview(self) -> Overview:

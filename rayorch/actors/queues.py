@@ -173,6 +173,16 @@ class QueueShell:
             return tuple(SubmitResult(spec.id, refusal(error)) for spec in specs)
 
     @ray.method
+    async def check(self, spec: WorkloadSpec) -> Reply:
+        """What `submit` would answer to this workload, without accepting it."""
+        try:
+            async with self._tree.reading() as tree:
+                tree.submit(spec, self._tree.now_s())
+        except RayorchError as error:
+            return refusal(error)
+        return ACCEPTED
+
+    @ray.method
     async def cancel(self, request: CancelRequest) -> Reply:
         """End a workload: at once if it waits, else its attempt is stopped first."""
         return await self._command(lambda s: s.tree.cancel(request.workload, request.reason, s.now_s))

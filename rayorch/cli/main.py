@@ -191,15 +191,50 @@ def ps(
 
 @app.command()
 @guarded
-def explain(workload: WorkloadArgument, output: Output = Format.TABLE, address: Address = None) -> None:
+def explain(
+    workload: WorkloadArgument,
+    changes: Annotated[bool, typer.Option(help="Also look for changes that would let it start.")] = True,
+    output: Output = Format.TABLE,
+    address: Address = None,
+) -> None:
     """Every reason why a workload is where it is, and what would change that."""
     with _client(address) as client:
-        data = client.workload(workload).explain().to_dict()
+        data = client.workload(workload).explain(changes).to_dict()
         if output in (Format.TABLE, Format.CSV):
             say(rows.explain_heading(data))
             show(rows.waits(data), rows.WAIT_COLUMNS, output)
+            if output is Format.TABLE:
+                for line in rows.change_lines(data):
+                    say(line)
         else:
             show_one(data, output, lambda: "", key="kind")
+
+
+@app.command()
+@guarded
+def plan(
+    file: Annotated[str, typer.Option("--file", "-f", help="A YAML file of workloads, - for stdin.")],
+    output: Output = Format.TABLE,
+    address: Address = None,
+) -> None:
+    """What submitting these workloads would do, each by itself: seats, victims, waits. Nothing is submitted."""
+    from rayorch.config import load_yaml
+    from rayorch.core.errors import SpecError
+
+    documents = [value for value in load_yaml(_read(file), file) if isinstance(value, dict)]
+    wanted = [value for value in documents if value.get("kind") in ("Workload", "ServeApp")]
+    if not wanted:
+        raise SpecError("", f"{file} holds no Workload and no ServeApp")
+    with _client(address) as client:
+        found = [client.plan(document) for document in wanted]
+    if output is Format.TABLE:
+        for document, answer in zip(wanted, found, strict=True):
+            for line in rows.plan_lines(document, answer):
+                say(line)
+    else:
+        show(found, rows.PLAN_COLUMNS, output)
+    if any(answer["lot"] == "refused" for answer in found):
+        raise typer.Exit(exits.REJECTED)
 
 
 @app.command()
@@ -344,6 +379,13 @@ def drain(
     say(f"{node}: {verb}")
 
 
+def _read(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"can't read {file}: {error}") from error
+
+
 @app.command()
 @guarded
 def apply(
@@ -356,10 +398,7 @@ def apply(
     from rayorch.config import load_documents, load_yaml
     from rayorch.core.errors import SpecError
 
-    try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(f"can't read {file}: {error}") from error
+    text = _read(file)
     documents = load_documents(text, file)
     if dry_run:
         say(f"{len(documents)} documents are good")

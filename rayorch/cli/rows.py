@@ -167,6 +167,66 @@ def waits(data: Item) -> list[Item]:
     return [{**wait, "number": n} for n, wait in enumerate(found, start=1)]
 
 
+def change_lines(data: Item) -> list[str]:
+    """What would let it start, one line each, the mildest first; nothing where that was not looked for."""
+    found = data.get("changes")
+    if not isinstance(found, list) or not data["waits"]:
+        return []
+    if not found:
+        return ["No single change of the request would let it start now."]
+    lines = ["It would start if you"]
+    for change in found:
+        assert isinstance(change, dict)
+        lines.append(f"  {change['change']}: {change['detail']}{_cost(change['victims'])}{_by(change['start'])}")
+    return lines
+
+
+def _cost(victims: object) -> str:
+    """; it would stop a (240 GPU-s lost), take 2 seats of b."""
+    assert isinstance(victims, list)
+    parts = [
+        f"stop {v['workload']} ({v['costGpuS']:.0f} GPU-s lost)"
+        if v["stopped"]
+        else f"take {v['seats']} of {v['workload']}"
+        for v in victims
+    ]
+    return f"; it would {', '.join(parts)}" if parts else ""
+
+
+def _by(start: object) -> str:
+    if not isinstance(start, dict):
+        return ""
+    late = start["lateAt"] - time.time()
+    return f", at the latest in about {age(max(0.0, late))}"
+
+
+def plan_lines(document: Item, answer: Item) -> list[str]:
+    """What one submission would do, in words."""
+    metadata = document.get("metadata")
+    name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+    if answer["lot"] == "refused":
+        return [f"{name} would be refused: {answer['field'] or 'request'}: {answer['message']}"]
+    lines = [f"{name}: {answer['lot']}{_cost(answer['victims'])}"]
+    seats, start, delayed = answer["seats"], answer["start"], answer["delayed"]
+    assert isinstance(seats, list) and isinstance(delayed, list)
+    if seats:
+        lines.append("  on " + ", ".join(f"{seat['node']} ({seat['members']})" for seat in seats))
+    if answer["position"]:
+        lines.append(f"  as number {answer['position']} of those that wait")
+    if isinstance(start, dict):
+        lines.append(f"  expected in {age(max(0.0, start['likelyAt'] - time.time()))}{_by(start)}")
+    if delayed:
+        lines.append("  later than without it: " + ", ".join(str(id) for id in delayed))
+    lines += [f"  {wait['reason']}: {wait['detail']}" for wait in waits(answer)]
+    return lines
+
+
+PLAN_COLUMNS = (
+    Column("WORKLOAD", lambda a: a.get("workload", "")),
+    Column("LOT", lambda a: a["lot"]),
+    Column("REASON", lambda a: a.get("reason") or a.get("message") or "-"),
+)
+
 WAIT_COLUMNS = (
     Column("#", lambda w: w["number"], right=True),
     Column("BLOCKS", lambda w: "yes" if w["blocks"] else "no"),

@@ -201,6 +201,13 @@ class Client:
         assert isinstance(results, list)
         return [result for result in results if isinstance(result, dict)]
 
+    def plan(self, document: Mapping[str, Any]) -> JsonObject:
+        """What submitting a Workload or ServeApp document would do, victims included; nothing is submitted.
+
+        `lot` says it: "starts", "starts after evictions", "waits" or "refused" (with `field` and `message`).
+        """
+        return self._http.call("POST", "/api/v1/plan", json=dict(document))
+
     def _with_package(self, document: Mapping[str, Any], base_dir: Path) -> Mapping[str, Any]:
         spec = document.get("spec")
         runtime_env = spec.get("runtimeEnv") if isinstance(spec, dict) else None

@@ -163,9 +163,10 @@ class WorkloadHandle:
         """PENDING, RUNNING, STOPPING, SUCCEEDED, FAILED or CANCELLED."""
         return str(self.info()["state"])
 
-    def explain(self) -> Explanation:
-        """Every reason why it is where it is."""
-        return Explanation(self._http.call("GET", f"{self._path}/explain"))
+    def explain(self, changes: bool = False) -> Explanation:
+        """Every reason why it is where it is; with `changes`, also what would let it start (takes a while)."""
+        params: Params = {"changes": changes}
+        return Explanation(self._http.call("GET", f"{self._path}/explain", params=params))
 
     def logs(self, follow: bool = False, attempt: int | None = None, notes: bool = False) -> Iterator[str]:
         """Lines of the driver's output, without their line ends.

@@ -8,8 +8,10 @@ from enum import StrEnum
 from rayorch.core.bypass import Bypass
 from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import Wait
+from rayorch.core.requests import Reply
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Allocation, NodeHealth, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
+from rayorch.core.whatif import Change, Forecast
 
 NOTHING = Resources()
 
@@ -72,7 +74,10 @@ class WorkloadRow:
 
 @dataclass(frozen=True, slots=True)
 class ExplainView:
-    """Why a workload is where it is, as evaluated at `evaluated_s` in turn `cycle` of the controller's loop."""
+    """Why a workload is where it is, as evaluated at `evaluated_s` in turn `cycle` of the controller's loop.
+
+    `changes`: what would let it start, where that was asked for; None where it was not.
+    """
 
     workload: Workload
     position: int | None
@@ -82,6 +87,17 @@ class ExplainView:
     cycle: int
     evaluated_s: float
     queue: QueueRow | None = None
+    changes: tuple[Change, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What submitting a workload would do. `forecast` is None when the door would refuse it, as `reply` says."""
+
+    reply: Reply
+    forecast: Forecast | None
+    cycle: int
+    evaluated_s: float
 
 
 class LaunchState(StrEnum):

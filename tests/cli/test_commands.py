@@ -7,6 +7,7 @@ import io
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from rayorch.cli.output import age
 from rayorch.cli.rows import host_list
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.payload import Payload
-from rayorch.core.types import Allocation, Member, MemberPhase, Resources, State, WorkloadId
+from rayorch.core.types import Allocation, Member, MemberPhase, NodeId, Resources, State, WorkloadId
 from rayorch.serve_apps.gateway.fake import FakeBackend
 from tests.cli.conftest import Run
+from tests.scenes import node, running
 from tests.serve_apps.conftest import Served
 
 
@@ -179,6 +181,51 @@ def test_explain_lists_every_reason(run: Run, backend: FakeBackend) -> None:
     assert "\x1b" not in done.stdout
     assert "position 1" in done.stderr
     assert json.loads(run("explain", workload, "-o", "json").stdout)["waits"][0]["reason"] == "Fragmented"
+
+
+PLANNED = """
+apiVersion: rayorch/v1
+kind: Workload
+metadata: {name: NAME, queue: research/nlp}
+spec: {entrypoint: python t.py, priority: 5, driver: {}, gang: {workers: 1, resources: {GPU: 4}}}
+"""
+
+
+def test_plan_says_what_a_file_would_do(run: Run, backend: FakeBackend, tmp_path: Path) -> None:
+    backend.nodes = {NodeId("n1"): node("n1", gpu=4)}
+    low, held = running("low", ["n1"], gpu=4, queue="research/nlp", started_s=backend.now_s - 70)
+    backend.known[low.id] = replace(low, lease_renewed_s=backend.now_s)
+    backend.seats[low.id] = held
+    file = tmp_path / "two.yaml"
+    file.write_text(PLANNED.replace("NAME", "one") + "---" + PLANNED.replace("NAME", "two").replace("4}", "8}"))
+    done = run("plan", "-f", str(file))
+    assert done.exit_code == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0] == "one: starts after evictions; it would stop low (400 GPU-s lost)"
+    assert lines[1] == "  on n1 (1)"
+    assert "two: waits" in lines and lines[-1].startswith("  NeverFitsNow: ")
+    assert [a["lot"] for a in json.loads(run("plan", "-f", str(file), "-o", "json").stdout)] == [
+        "starts after evictions",
+        "waits",
+    ]
+    assert set(backend.known) == {"low"}
+
+
+def test_plan_ends_as_refused_when_the_door_would_refuse(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(PLANNED.replace("research/nlp", "nowhere"))
+    done = run("plan", "-f", str(file))
+    assert done.exit_code == 102 and "would be refused: queue" in done.stderr
+    file.write_text("kind: Queue")
+    assert run("plan", "-f", str(file)).exit_code == 102
+
+
+def test_explain_names_what_would_let_it_start(run: Run, backend: FakeBackend) -> None:
+    backend.nodes = {NodeId("n1"): node("n1", gpu=1)}
+    workload = _submit(run, "--gang", "2x1")
+    backend.waits[WorkloadId(workload)] = (Wait(WaitReason.RESOURCES, "2 GPU are needed, 1 is free"),)
+    assert "ask for fewer members: 1 of role worker in place of 2" in run("explain", workload).stderr
+    assert "fewer members" not in run("explain", workload, "--no-changes").stderr
 
 
 def test_wait_ends_as_the_workload_ended(run: Run, backend: FakeBackend) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.payload import Payload
-from rayorch.core.types import State, WorkloadId
+from rayorch.core.types import NodeId, State, WorkloadId
 from rayorch.serve_apps.gateway.fake import FakeBackend
+from tests.scenes import node
 
 
 def document(identity: str | None = "w1", **spec: Any) -> dict[str, Any]:
@@ -153,6 +154,45 @@ async def test_explain_gives_every_reason_with_its_numbers(client: httpx.AsyncCl
             "unblocks": "a ends",
         }
     ]
+
+
+async def test_changes_that_would_let_it_start_come_when_asked_for(
+    client: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    backend.nodes = {NodeId("n1"): node("n1", gpu=1)}
+    await client.post("/api/v1/workloads", json=document(driver={}))
+    shown = (await client.get("/api/v1/workloads/w1/explain")).json()
+    assert shown["changes"] is None
+    shown = (await client.get("/api/v1/workloads/w1/explain", params={"changes": True})).json()
+    assert shown["changes"] == [
+        {
+            "change": "ask for fewer members",
+            "detail": "1 of role worker in place of 2",
+            "victims": [],
+            "start": None,
+        }
+    ]
+
+
+async def test_a_plan_says_what_a_submission_would_do_and_submits_nothing(
+    client: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    backend.nodes = {NodeId("n1"): node("n1", gpu=2)}
+    shown = (await client.post("/api/v1/plan", json=document(driver={}))).json()
+    assert (shown["lot"], shown["seats"], shown["victims"]) == ("starts", [{"node": "n1", "members": 2}], [])
+    wanted = {"workers": 3, "resources": {"GPU": 1}}
+    shown = (await client.post("/api/v1/plan", json=document(driver={}, gang=wanted))).json()
+    assert (shown["lot"], shown["position"]) == ("waits", 1)
+    assert shown["waits"][0]["reason"] == "Resources"
+    assert backend.known == {} and backend.journal == []
+
+
+async def test_a_plan_says_what_the_door_would_refuse(client: httpx.AsyncClient) -> None:
+    value = document()
+    value["metadata"]["queue"] = "nowhere"
+    shown = (await client.post("/api/v1/plan", json=value)).json()
+    assert (shown["lot"], shown["field"]) == ("refused", "queue")
+    assert (await client.post("/api/v1/plan", json=document(priority="high"))).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["", "/explain", "/wait", "/logs", "/result"])

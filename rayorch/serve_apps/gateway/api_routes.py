@@ -51,6 +51,7 @@ from rayorch.serve_apps.gateway.json_views import (
     node_json,
     node_names,
     overview_json,
+    plan_json,
     queue_json,
     workload_json,
 )
@@ -90,6 +91,7 @@ class ApiRoutes:
         add("/workloads", self.list_workloads, methods=["GET"])
         add("/workloads/{workload}", self.get, methods=["GET"])
         add("/workloads/{workload}/explain", self.explain, methods=["GET"])
+        add("/plan", self.plan, methods=["POST"])
         add("/workloads/{workload}/wait", self.wait, methods=["GET"])
         add("/workloads/{workload}/cancel", self.cancel, methods=["POST"])
         add("/workloads/{workload}/renew", self.renew, methods=["POST"])
@@ -176,9 +178,15 @@ class ApiRoutes:
         row = next((r for r in view.workloads if r.workload.id == known.id), None)
         return JSONResponse(workload_json(known, _same_attempt(row, known), node_names(view)))
 
-    async def explain(self, workload: str) -> Response:
-        """All reasons why it is where it is."""
-        found = await self._backend.explain(WorkloadId(workload))
+    async def plan(self, request: Request) -> Response:
+        """What submitting one Workload or ServeApp document would do; nothing is submitted."""
+        spec = _workload_spec(parse_document(load_json(await request.body())))
+        view = await self._backend.would(spec)
+        return JSONResponse(plan_json(view, node_names(await self._recent.get())))
+
+    async def explain(self, workload: str, changes: bool = False) -> Response:
+        """All reasons why it is where it is; with `changes=true`, also every single change that would let it start."""
+        found = await self._backend.explain(WorkloadId(workload), changes)
         if found is None:
             raise NotFoundError(f"there is no workload {workload}")
         return JSONResponse(explain_json(found, node_names(await self._recent.get())))

@@ -23,7 +23,7 @@ from rayorch.core.requests import (
     WorkloadPage,
 )
 from rayorch.core.types import Allocation, NodeId, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
-from rayorch.core.views import ExplainView, LogChunk, Overview
+from rayorch.core.views import ExplainView, LogChunk, Overview, PlanView
 
 
 class Backend(Protocol):
@@ -53,8 +53,12 @@ class Backend(Protocol):
         """A page of them."""
         ...
 
-    async def explain(self, workload: WorkloadId) -> ExplainView | None:
-        """Why it is where it is, None when there is none of that id."""
+    async def explain(self, workload: WorkloadId, changes: bool = False) -> ExplainView | None:
+        """Why it is where it is, None when there is none of that id; with `changes`, also what would let it start."""
+        ...
+
+    async def would(self, spec: WorkloadSpec) -> PlanView:
+        """What submitting it would do, which it does not."""
         ...
 
     async def overview(self) -> Overview:

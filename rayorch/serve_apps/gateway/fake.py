@@ -1,4 +1,7 @@
-"""A cluster in memory for the gateway's tests and for looking at its pages: no planner, its user moves the states."""
+"""A cluster in memory for the gateway's tests and for looking at its pages: its user moves the states.
+
+The planner runs for questions (`would`, changes) only.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 
+from rayorch.config import load_profile
 from rayorch.core.bypass import Bypass
 from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import Wait
 from rayorch.core.devices import NodeReading
 from rayorch.core.errors import SpecError
 from rayorch.core.events import CancelRequested, Event, QueueSet, Submitted
+from rayorch.core.planner import plan
 from rayorch.core.requests import (
     ACCEPTED,
     AttemptRef,
@@ -27,7 +32,7 @@ from rayorch.core.requests import (
     WaitRequest,
     WorkloadPage,
 )
-from rayorch.core.snapshot import Versions
+from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     Allocation,
     NodeHealth,
@@ -40,7 +45,8 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
-from rayorch.core.views import AutoscalerView, ExplainView, LogChunk, NodeRow, Overview, QueueRow, WorkloadRow
+from rayorch.core.views import AutoscalerView, ExplainView, LogChunk, NodeRow, Overview, PlanView, QueueRow, WorkloadRow
+from rayorch.core.whatif import declared_remaining, smallest_changes, would
 
 DEFAULT = QueueSpec(QueueId("default"))
 LOOK_S = 0.005
@@ -152,13 +158,34 @@ class FakeBackend:
         position = pending.index(workload.id) + 1 if workload.id in pending else None
         return WorkloadRow(workload, position, self.waits.get(workload.id, ()), None, self.seats.get(workload.id))
 
-    async def explain(self, workload: WorkloadId) -> ExplainView | None:
+    async def would(self, spec: WorkloadSpec) -> PlanView:
+        """What a plan of these nodes and workloads says; the queues must exist."""
+        if spec.queue not in self.queues:
+            reply = Reply(False, "rejected", "queue", f"queue {spec.queue!r} does not exist")
+            return PlanView(reply, None, 7, self.now_s)
+        return PlanView(ACCEPTED, would(self._snapshot(), load_profile(), spec, declared_remaining), 7, self.now_s)
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            versions=Versions(1, 1, 1),
+            now_s=self.now_s,
+            queues=tuple(self.queues[id] for id in sorted(self.queues)),
+            workloads=tuple(w for _, w in sorted(self.known.items()) if not w.state.terminal),
+            nodes=tuple(self.nodes[id] for id in sorted(self.nodes)),
+            allocations=tuple(self.seats[id] for id in sorted(self.seats)),
+        )
+
+    async def explain(self, workload: WorkloadId, changes: bool = False) -> ExplainView | None:
         """What the test put into `waits` and `seats`."""
         known = self.known.get(workload)
         if known is None:
             return None
         row = self._row(known)
-        return ExplainView(known, row.position, row.waits, None, row.held, 7, self.now_s)
+        found = None
+        if changes:
+            world, profile = self._snapshot(), load_profile()
+            found = smallest_changes(world, profile, plan(world, profile), workload, declared_remaining)
+        return ExplainView(known, row.position, row.waits, None, row.held, 7, self.now_s, changes=found)
 
     async def overview(self) -> Overview:
         """All that is here."""

@@ -11,7 +11,8 @@ from rayorch.core.events import Submitted
 from rayorch.core.payload import Json
 from rayorch.core.requests import RecordedEvent
 from rayorch.core.types import Allocation, Resources, Workload
-from rayorch.core.views import ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
+from rayorch.core.views import ExplainView, NodeRow, Overview, PlanView, QueueRow, WorkloadRow
+from rayorch.core.whatif import Change, Interval, Victim
 from rayorch.serve_apps.gateway.capacity_views import capacity_json
 from rayorch.serve_apps.gateway.device_views import device_json
 
@@ -129,6 +130,52 @@ def explain_json(view: ExplainView, node_names: dict[str, str]) -> Json:
         "cycle": view.cycle,
         "evaluatedAt": view.evaluated_s,
         "queue": queue_json(view.queue) if view.queue else None,
+        "changes": None if view.changes is None else [_change_json(change) for change in view.changes],
+    }
+
+
+def _change_json(change: Change) -> Json:
+    return {
+        "change": change.kind.value,
+        "detail": change.detail,
+        "victims": [_victim_json(victim) for victim in change.victims],
+        "start": _interval_json(change.start),
+    }
+
+
+def _victim_json(victim: Victim) -> Json:
+    return {
+        "workload": victim.workload,
+        "stopped": victim.stopped,
+        "seats": victim.seats,
+        "costGpuS": victim.cost_gpu_s,
+        "reason": victim.reason,
+    }
+
+
+def _interval_json(start: Interval | None) -> Json:
+    return None if start is None else {"likelyAt": start.likely_s, "lateAt": start.late_s}
+
+
+def plan_json(view: PlanView, node_names: dict[str, str]) -> Json:
+    """What a submission would do: `lot` is "refused" where the door would not take it."""
+    result: dict[str, Json] = {"apiVersion": API_VERSION, "kind": "Plan", "cycle": view.cycle}
+    result["evaluatedAt"] = view.evaluated_s
+    found = view.forecast
+    if found is None:
+        reply = view.reply
+        return {**result, "lot": "refused", "code": reply.code, "field": reply.field, "message": reply.message}
+    return {
+        **result,
+        "workload": found.workload,
+        "lot": found.lot.value,
+        "reason": found.reason,
+        "seats": [{"node": node_names.get(node, node), "members": count} for node, count in found.seats],
+        "victims": [_victim_json(victim) for victim in found.victims],
+        "delayed": list(found.delayed),
+        "waits": [wait_json(wait) for wait in found.waits],
+        "position": found.position,
+        "start": _interval_json(found.start),
     }
 
 

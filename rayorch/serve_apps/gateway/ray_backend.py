@@ -33,11 +33,13 @@ from rayorch.core.requests import (
     refusal,
 )
 from rayorch.core.types import Allocation, NodeId, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
-from rayorch.core.views import ExplainView, LogChunk, Overview
+from rayorch.core.views import ExplainView, LogChunk, Overview, PlanView
 
 log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S = 30.0
+WHAT_IF_S = 120.0
+"""Further time for answers that plan anew some tens of times."""
 """How long an owner may take to answer; one restart of an actor fits in."""
 WATCH_AGE_S = 0.2
 """How old the copy of the workloads may be that watchers share, so that a thousand log tails ask once."""
@@ -127,9 +129,24 @@ class RayBackend:
         page: WorkloadPage = await self._owner("list_workloads", request)
         return page
 
-    async def explain(self, workload: WorkloadId) -> ExplainView | None:
+    async def would(self, spec: WorkloadSpec) -> PlanView:
+        """The door's answer is the queue owner's, the plan is the controller's."""
+        refused = _environment_refused(spec)
+        reply: Reply = refused if refused is not None else await self._owner("check", spec)
+        if not reply.accepted:
+            overview = await self.overview()
+            return PlanView(reply, None, overview.cycle, overview.last_cycle_s)
+        view: PlanView | None = await self._call(controller_name(self._instance), "would", spec, wait_s=WHAT_IF_S)
+        if view is None:
+            raise ClusterError("the controller has not looked at the cluster yet; ask again in a moment")
+        return view
+
+    async def explain(self, workload: WorkloadId, changes: bool = False) -> ExplainView | None:
         """The controller's view; the queue owner's state when the controller does not know the workload."""
-        view: ExplainView | None = await self._call(controller_name(self._instance), "explain", workload)
+        wait_s = WHAT_IF_S if changes else 0.0
+        view: ExplainView | None = await self._call(
+            controller_name(self._instance), "explain", workload, changes, wait_s=wait_s
+        )
         known = await self._copy.get(workload)
         if known is None:
             return None
