@@ -290,7 +290,7 @@ def test_an_unknown_policy_is_refused_with_its_slot() -> None:
 
 
 def test_a_policy_that_can_not_be_called_as_one_is_refused_with_its_slot() -> None:
-    with pytest.raises(SpecError, match=r"spec\.policies\.order: can't be called .*\(workload, now_s\)"):
+    with pytest.raises(SpecError, match=r"spec\.policies\.order: can't be called .*\(workload, view\)"):
         load_profile(ProfileSettings("x", {"order": "os.path:basename"}))
 
 

@@ -10,12 +10,13 @@ from rayorch.config.documents import (
     load_documents,
     parse_document,
 )
-from rayorch.config.profile import DEFAULT_POLICIES, ProfileSettings, load_function, load_profile
+from rayorch.config.profile import POLICY_SLOTS, PRESETS, ProfileSettings, load_function, load_preset, load_profile
 from rayorch.config.text import duration_s, load_json, load_yaml
 
 __all__ = [
     "API_VERSION",
-    "DEFAULT_POLICIES",
+    "POLICY_SLOTS",
+    "PRESETS",
     "ClusterDocument",
     "ClusterSettings",
     "Document",
@@ -29,6 +30,7 @@ __all__ = [
     "load_documents",
     "load_function",
     "load_json",
+    "load_preset",
     "load_profile",
     "load_yaml",
     "parse_document",

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rayorch.config.fields import Amounts, Duration, Items, Model, Name, Version, resources
-from rayorch.config.profile import ProfileSettings, load_profile
+from rayorch.config.ordering import OrderingSection
+from rayorch.config.profile import Knob, ProfileSettings, load_profile
 from rayorch.core.admission import NodeShape
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
@@ -58,15 +59,19 @@ NodeProvider = Literal["auto", "kuberay", "ray", "none"]
 
 
 class Policies(Model):
-    """Import strings, "module:function"; what is left out is the default."""
+    """`preset`: the profile to begin with, by name. The others are import strings, "module:function", in place of its
+    policies; what is left out is the preset's."""
 
-    name: Name = "default"
+    preset: str = "default"
+    name: Name | None = None
     order: str | None = None
+    queue_order: str | None = None
     score: str | None = None
     victims: str | None = None
     train_size: str | None = None
     serve_size: str | None = None
     recover: str | None = None
+    scale: str | None = None
 
 
 class Timing(Model):
@@ -96,8 +101,9 @@ class ClusterSpec(Model):
     kuberay: KubeRay | None = None
     topology: Items[str] = ()
     policies: Policies = Policies()
+    ordering: OrderingSection = OrderingSection()
     timing: Timing = Timing()
-    preemption: bool = True
+    preemption: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,7 @@ class ClusterSettings:
     kuberay: KubeRaySection | None = None
 
     def load_profile(self) -> Profile:
-        """The policies in force; SpecError names one that does not exist."""
+        """The policies in force; SpecError names one, or a preset, that does not exist."""
         return load_profile(self.profile)
 
 
@@ -157,12 +163,13 @@ class ClusterDocument(Model):
     def to_core(self) -> ClusterSettings:
         """In core's words; SpecError for bad amounts. Policies are imported by `load_profile` only."""
         policies = self.spec.policies.model_dump(exclude_none=True)
-        name = policies.pop("name")
-        knobs: dict[str, float | bool] = {
+        name, preset = policies.pop("name", ""), policies.pop("preset")
+        knobs: dict[str, Knob] = {
             knob if knob in FACTORS else f"{knob}_s": value
             for knob, value in self.spec.timing.model_dump(exclude_none=True).items()
         }
-        knobs["preemption"] = self.spec.preemption
+        if self.spec.preemption is not None:
+            knobs["preemption"] = self.spec.preemption
         pools = tuple(_pool(pool, f"spec.nodePools[{n}]") for n, pool in enumerate(self.spec.node_pools))
         names = [pool.name for pool in pools]
         for n, pool_name in enumerate(names):
@@ -175,7 +182,7 @@ class ClusterDocument(Model):
             self.metadata.name,
             pools,
             self.spec.topology,
-            ProfileSettings(name, policies, knobs),
+            ProfileSettings(name, policies, knobs, preset, self.spec.ordering.to_knobs()),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),
         )

@@ -83,6 +83,7 @@ class QueueBody(Model):
     min_priority: Priority = -1_000_000
     max_priority: Priority = 1_000_000
     max_pending: Annotated[int, Field(ge=0)] | None = None
+    strict: bool | None = None
 
 
 class QueueDocument(Model):
@@ -107,6 +108,7 @@ class QueueDocument(Model):
             min_priority=body.min_priority,
             max_priority=body.max_priority,
             max_pending=body.max_pending,
+            strict=body.strict,
         )
 
 

@@ -9,23 +9,16 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rayorch.core.errors import SpecError
-from rayorch.core.policy import OrderPolicy, Profile, RecoverPolicy, ScalePolicy, ScorePolicy, SizePolicy, VictimPolicy
+from rayorch.core.policy import Profile
 
 PolicyFunction = Callable[..., object]
 
-DEFAULT_POLICIES: Mapping[str, str] = {
-    "order": "rayorch.policies.order.priority:key",
-    "score": "rayorch.policies.place.best_fit:score",
-    "victims": "rayorch.policies.victims.lost_work:cost",
-    "train_size": "rayorch.policies.adapt.elastic:size",
-    "serve_size": "rayorch.policies.serve.demand:size",
-    "recover": "rayorch.policies.recover.whole_gang:recover",
-    "scale": "rayorch.policies.scale.gangs:wanted",
-}
-"""The policies in force where a profile names no other, by slot of `core.policy.Profile`."""
+PRESETS = ("default", "kai", "kueue", "slurm", "volcano", "yunikorn")
+"""The profiles that come with rayorch: one module each in `rayorch.policies.presets`."""
 
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "order": ("workload", "now_s"),
+POLICY_SLOTS: Mapping[str, tuple[str, ...]] = {
+    "order": ("workload", "view"),
+    "queue_order": ("head", "view"),
     "score": ("bundle", "node", "free"),
     "victims": ("workload", "allocation", "now_s"),
     "train_size": ("workload", "now_s"),
@@ -33,41 +26,48 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "recover": ("workload", "allocation", "lost_nodes", "now_s"),
     "scale": ("waiting",),
 }
-"""What each slot's function is called with; see `core.policy`."""
+"""The slots of a profile that take a function, and what it is called with; see `core.policy`."""
+
+Knob = float | bool | int | str | tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSettings:
-    """A profile as text can say it: import strings ("module:function") and knobs by their field names."""
+    """A profile as text can say it: what differs from the `preset`.
 
-    name: str = "default"
+    `policies`: import strings ("module:function") by slot. `knobs`, `ordering`: values by the field names of Profile
+    and OrderKnobs. `name` empty: the preset's.
+    """
+
+    name: str = ""
     policies: Mapping[str, str] = field(default_factory=dict)
-    knobs: Mapping[str, float | bool] = field(default_factory=dict)
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+    preset: str = "default"
+    ordering: Mapping[str, Knob] = field(default_factory=dict)
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
     """The profile with its functions imported; SpecError names the slot of a policy that does not exist."""
     settings = settings or ProfileSettings()
     for slot in settings.policies:
-        if slot not in DEFAULT_POLICIES:
-            raise SpecError(f"{field_path}.{slot}", f"is no policy; there are {', '.join(DEFAULT_POLICIES)}")
-    functions = {
-        slot: load_function(settings.policies.get(slot, default), f"{field_path}.{slot}")
-        for slot, default in DEFAULT_POLICIES.items()
-    }
+        if slot not in POLICY_SLOTS:
+            raise SpecError(f"{field_path}.{slot}", f"is no policy; there are {', '.join(POLICY_SLOTS)}")
+    preset = load_preset(settings.preset, f"{field_path}.preset")
+    functions = {slot: load_function(path, f"{field_path}.{slot}") for slot, path in settings.policies.items()}
     for slot, function in functions.items():
-        _check_takes(function, _ARGUMENTS[slot], f"{field_path}.{slot}")
-    profile = Profile(
-        name=settings.name,
-        order=cast(OrderPolicy, functions["order"]),
-        score=cast(ScorePolicy, functions["score"]),
-        victims=cast(VictimPolicy, functions["victims"]),
-        train_size=cast(SizePolicy, functions["train_size"]),
-        serve_size=cast(SizePolicy, functions["serve_size"]),
-        recover=cast(RecoverPolicy, functions["recover"]),
-        scale=cast(ScalePolicy, functions["scale"]),
-    )
-    return replace(profile, **settings.knobs)  # type: ignore[arg-type]  # names and types were checked by the document
+        _check_takes(function, POLICY_SLOTS[slot], f"{field_path}.{slot}")
+    profile = replace(preset, name=settings.name or preset.name, **functions)  # type: ignore[arg-type]  # by slot
+    ordering = replace(profile.ordering, **settings.ordering)  # type: ignore[arg-type]  # checked by the document
+    return replace(profile, ordering=ordering, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
+
+
+def load_preset(name: str, field_path: str = "spec.policies.preset") -> Profile:
+    """One of the profiles that come with rayorch; SpecError for a name that is none of PRESETS."""
+    if name not in PRESETS:
+        raise SpecError(field_path, f"is none of {', '.join(PRESETS)}: {name!r}")
+    preset = importlib.import_module(f"rayorch.policies.presets.{name}").PRESET
+    assert isinstance(preset, Profile), f"{name} is no profile"
+    return preset
 
 
 def load_function(path: str, field_path: str) -> PolicyFunction:

@@ -125,6 +125,7 @@ class WaitReason(StrEnum):
 
     QUOTA = "Quota"  # the queue (or one above it) may hold no more
     PRIORITY = "Priority"  # others go first and take the room
+    BEHIND_HEAD = "BehindHead"  # its queue keeps strict order, and one ahead of it can't start yet
     RESOURCES = "Resources"  # not enough is free in all
     FRAGMENTED = "Fragmented"  # enough is free, but not in pieces of the needed size
     ACCELERATOR = "Accelerator"  # enough is free, but not on GPUs of one model that it may have

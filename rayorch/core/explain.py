@@ -12,6 +12,7 @@ from rayorch.core.types import State, Workload, WorkloadId
 SENTENCES: Mapping[WaitReason, str] = {
     WaitReason.QUOTA: "The queue, or one above it, may hold no more.",
     WaitReason.PRIORITY: "Others go first and take the room.",
+    WaitReason.BEHIND_HEAD: "Its queue keeps a strict order, and one ahead of it can't start yet.",
     WaitReason.RESOURCES: "Not enough is free in all.",
     WaitReason.FRAGMENTED: "Enough is free, but not in pieces of the size that it needs.",
     WaitReason.ACCELERATOR: "Room is free, but not enough of it on GPUs of one model that it may have.",
@@ -38,6 +39,7 @@ SENTENCES: Mapping[WaitReason, str] = {
 UNBLOCKS: Mapping[WaitReason, str] = {
     WaitReason.QUOTA: "work in that queue ends, others lend more, or the queue's share is raised",
     WaitReason.PRIORITY: "those ahead finish, or its own priority is raised",
+    WaitReason.BEHIND_HEAD: "the one ahead starts or is cancelled, or the queue is no longer strict",
     WaitReason.RESOURCES: "running work ends or shrinks, or nodes are added",
     WaitReason.FRAGMENTED: "neighbouring seats on one node come free, or it asks for smaller pieces",
     WaitReason.ACCELERATOR: "seats on GPUs of such a model come free, or it names further models",

@@ -6,7 +6,7 @@ docs/planner.md.
 
 from __future__ import annotations
 
-from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait
+from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait, WaitReason
 from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import Request, admit, order
 from rayorch.core.planning.claims import Claim
@@ -38,8 +38,9 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
         if request.gate:
             draft.gated.append(request.claim)
             _wait(draft, request.claim, request.gate)
-        else:
+        elif not _kept_behind(draft, request.claim):
             _serve(draft, request)  # 5 place, 6 reclaim, then preempt, else hold room for a head
+            _note_head(draft, request.claim)
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     return draft
 
@@ -77,6 +78,26 @@ def _serve(draft: Draft, request: Request) -> None:
         draft.lacking.append(claim)
         hold(draft, claim)
     _wait(draft, claim, known.waits)
+
+
+def _note_head(draft: Draft, claim: Claim) -> None:
+    """In a queue with strict order, remember the first workload that did not start. A replica too few is none."""
+    if claim.grows or claim.id in draft.starts or claim.queue in draft.blocking:
+        return
+    if draft.facts.strict(claim.queue):
+        detail = f"{claim.id} goes before it in queue {claim.queue}"
+        draft.blocking[claim.queue] = (Wait(WaitReason.BEHIND_HEAD, detail, blockers=(claim.id,)),)
+
+
+def _kept_behind(draft: Draft, claim: Claim) -> bool:
+    """Whether a head of its queue keeps it waiting; nodes that were ordered for it stay its own."""
+    waits = draft.blocking.get(claim.queue)
+    if waits is None:
+        return False
+    if draft.facts.ordered_for(claim.id):
+        draft.gated.append(claim)
+    _wait(draft, claim, waits)
+    return True
 
 
 def _expect(draft: Draft, claim: Claim) -> bool:

@@ -10,13 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rayorch.core.decisions import GangDemand
+from rayorch.core.ordering import OrderKnobs as OrderKnobs
+from rayorch.core.ordering import OrderView as OrderView
+from rayorch.core.ordering import QueueHead as QueueHead
+from rayorch.core.ordering import SortKey as SortKey
 from rayorch.core.types import Allocation, NodeSpec, Resources, StopCause, Workload
 
-SortKey = tuple[float | int | str, ...]
+OrderPolicy = Callable[[Workload, OrderView], SortKey]
+"""(workload, view) -> sort key; the smallest goes first within a queue, the planner ends ties by id. All keys of one
+policy have the same form. `core.ordering.based_on` says for how long a key holds."""
 
-OrderPolicy = Callable[[Workload, float], SortKey]
-"""(workload, now_s) -> sort key; the smallest goes first within a queue. Across queues the planner puts priority and
-queue share before it; the id comes after it."""
+QueueOrderPolicy = Callable[[QueueHead, OrderView], SortKey]
+"""(head of a queue, view) -> sort key; the queue with the smallest goes first, ties by the head's own key. Asked again
+whenever a queue has taken something: as a queue uses more, its key must not become smaller."""
 
 ScorePolicy = Callable[[Resources, NodeSpec, Resources], SortKey]
 """(bundle, node, free on that node) -> sort key; the bundle goes to the smallest. The planner ends ties by node id."""
@@ -55,10 +61,12 @@ class Profile:
     `provision_s`: how long a new node is expected to take where nothing has been learned yet; an order is given up
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
+    `ordering`: the knobs of the order policies.
     """
 
     name: str
     order: OrderPolicy
+    queue_order: QueueOrderPolicy
     score: ScorePolicy
     victims: VictimPolicy
     train_size: SizePolicy
@@ -80,3 +88,4 @@ class Profile:
     group_backoff_s: float = 60.0
     group_backoff_max_s: float = 1800.0
     preemption: bool = True
+    ordering: OrderKnobs = OrderKnobs()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayorch.core.capacity import Capacity
+from rayorch.core.history import History
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import Allocation, NodeSpec, QueueSpec, Resources, Workload
 
@@ -25,7 +26,7 @@ class Snapshot:
     `workloads`: those that have not ended. `synced`: the allocator has compared its books with the world since
     its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the
     preemption stage may make. `capacity`: where nodes come from. `countables`: what the cluster has as a whole and no
-    node has (licences, watts). `reservations`: room held in advance.
+    node has (licences, watts). `reservations`: room held in advance. `history`: what was learned from the past.
     """
 
     versions: Versions
@@ -39,3 +40,4 @@ class Snapshot:
     capacity: Capacity = Capacity()
     countables: Resources = Resources()
     reservations: tuple[ReservationSpec, ...] = ()
+    history: History = field(default_factory=History)

@@ -169,6 +169,7 @@ class QueueSpec:
     `surplus_priority`: of those that borrow, the larger goes first; `weight` divides among equals.
     `fence`: nobody outside its subtree preempts in it or is preempted for it; reclaim of what is borrowed goes on.
     `min_runtime_s`: how long an attempt in it runs before it may be evicted, where its own is not longer.
+    `strict`: its first workload that can't start keeps those behind it waiting; None: as the profile says.
     """
 
     id: QueueId
@@ -187,6 +188,7 @@ class QueueSpec:
     budget: Budget | None = None
     fence: bool = False
     min_runtime_s: float = 0.0
+    strict: bool | None = None
 
     @property
     def parent(self) -> QueueId | None:

@@ -76,6 +76,8 @@ def check_queue_types(spec: QueueSpec) -> None:
         _check_whole(getattr(spec, field), field)
     if spec.max_pending is not None:
         _check_whole(spec.max_pending, "max_pending")
+    if spec.strict is not None and not isinstance(spec.strict, bool):
+        raise SpecError("strict", f"must be true, false or nothing, got {spec.strict!r}")
     for field in ("deserved", "borrow_limit", "lend_limit"):
         amount = getattr(spec, field)
         if amount is not None or field == "deserved":

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rayorch.core.decisions import GangDemand
+from rayorch.core.policy import OrderView
 from rayorch.core.types import Checkpoint, Demand, Kind, StopCause, TopologyRequest, WorkloadId
 from rayorch.policies.adapt import elastic
 from rayorch.policies.order import priority
@@ -20,7 +21,7 @@ from tests.scenes import NOW, gpus, node, pending, running
 
 def test_priority_then_age() -> None:
     work = [pending("c", submitted_s=1.0), pending("b", submitted_s=2.0), pending("a", priority=1, submitted_s=3.0)]
-    assert [w.id for w in sorted(work, key=lambda w: priority.key(w, NOW))] == ["a", "c", "b"]
+    assert [w.id for w in sorted(work, key=lambda w: priority.key(w, OrderView(NOW)))] == ["a", "c", "b"]
 
 
 def test_best_fit_leaves_fewest_gpus() -> None:

@@ -1,9 +1,7 @@
 """Stages 3 and 4. Admit: what is asked for in this turn, and what can't be looked at yet. Order: who goes first.
 
-Within a queue: priority, then the profile's order, then the id. Across queues the heads are compared anew after each
-start: first who is owed room that is being freed for it, then who stays within its queue's deserved share before who
-borrows, then priority, then the queue's dominant share, then the profile's order. Borrowers come last because what
-they take can be reclaimed: started first, they would only be stopped again in the next turn.
+First of all who is owed room that is being freed for it. Within a queue then the profile's `order`, then the id. Across
+queues the heads are compared anew after each start: the profile's `queue_order`, then the heads' own keys.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
-from rayorch.core.policy import SortKey
+from rayorch.core.policy import OrderView, QueueHead, SortKey
 from rayorch.core.types import Kind, Member, QueueId, Role, State, TopologyRequest, Workload, WorkloadId
 
 
@@ -123,41 +121,41 @@ def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member,
 
 def order(draft: Draft, requests: list[Request]) -> Iterator[Request]:
     """The requests, the one that goes first first. Later ones are compared after earlier ones have been decided."""
+    facts = draft.facts
+    snapshot = facts.snapshot
+    queues = {spec.id: spec for spec in snapshot.queues}
+    view = OrderView(facts.now_s, facts.profile.ordering, queues, snapshot.nodes, snapshot.history)
     lines: dict[QueueId, list[tuple[SortKey, Request]]] = {}
     for request in requests:
-        lines.setdefault(request.claim.queue, []).append((_within_queue(draft, request.claim), request))
+        lines.setdefault(request.claim.queue, []).append((_within_queue(draft, request.claim, view), request))
     heap: list[tuple[SortKey, QueueId, int]] = []
     for queue, line in lines.items():
         line.sort(key=lambda entry: entry[0])
-        heap.append((_across_queues(draft, line[0]), queue, 0))
+        heap.append((_across_queues(draft, line[0], view), queue, 0))
     heapq.heapify(heap)
     while heap:
         key, queue, position = heapq.heappop(heap)
         line = lines[queue]
-        fresh = _across_queues(draft, line[position])
+        fresh = _across_queues(draft, line[position], view)
         if fresh > key:  # its queue has taken more since; others may go first now
             heapq.heappush(heap, (fresh, queue, position))
             continue
         yield line[position][1]
         if position + 1 < len(line):
-            heapq.heappush(heap, (_across_queues(draft, line[position + 1]), queue, position + 1))
+            heapq.heappush(heap, (_across_queues(draft, line[position + 1], view), queue, position + 1))
 
 
-def _within_queue(draft: Draft, claim: Claim) -> SortKey:
-    own = draft.facts.profile.order(claim.workload, draft.facts.now_s)
-    return (
-        int(claim.id not in draft.facts.owed),
-        -claim.priority,
-        *own,
-        claim.id,
-        claim.asks[0].surplus if claim.asks else 0,
-    )
+def _within_queue(draft: Draft, claim: Claim, view: OrderView) -> SortKey:
+    own = draft.facts.profile.order(claim.workload, view)
+    owed = int(claim.id not in draft.facts.owed)
+    return (owed, *own, claim.id, claim.asks[0].surplus if claim.asks else 0)
 
 
-def _across_queues(draft: Draft, entry: tuple[SortKey, Request]) -> SortKey:
+def _across_queues(draft: Draft, entry: tuple[SortKey, Request], view: OrderView) -> SortKey:
     within, request = entry
     claim, quota = request.claim, draft.soon.quota
     # What can't start anyway keeps nobody waiting who stands behind it in its queue.
     idle = bool(request.gate) or quota.capped(claim.queue, claim.resources)
-    borrows = int(not idle and quota.borrows(claim.queue, claim.resources))
-    return (within[0], borrows, within[1], quota.share(claim.queue), *within[2:])
+    borrows = not idle and quota.borrows(claim.queue, claim.resources)
+    head = QueueHead(claim.workload, claim.resources, borrows, quota)
+    return (within[0], *draft.facts.profile.queue_order(head, view), *within[1:])

@@ -58,6 +58,7 @@ class Facts:
     `owed`: for whom room is being freed, or was a moment ago. `standings`: the node groups, where we run them.
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
     `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
+    `strictness`: what each queue says of its order (see `QueueSpec.strict`).
     """
 
     snapshot: Snapshot
@@ -73,6 +74,7 @@ class Facts:
     arriving: Mapping[NodeId, GroupName]
     horizon: Topology
     orders: Mapping[str, Mapping[WorkloadId, int]]
+    strictness: Mapping[QueueId, bool | None]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
@@ -104,6 +106,7 @@ class Facts:
             leaving=tuple(leaving),
             topology=topology,
             owed=_owed(snapshot, leaving),
+            strictness={spec.id: spec.strict for spec in snapshot.queues},
             holdings=tuple((workloads[id], held[id].held) for id in sorted(held)),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
@@ -114,6 +117,11 @@ class Facts:
                 if (order := standing.state.order) is not None and order.beneficiaries
             },
         )
+
+    def strict(self, queue: QueueId) -> bool:
+        """Whether the first of the queue that can't start keeps those behind it waiting."""
+        own = self.strictness.get(queue)
+        return self.profile.ordering.strict_fifo if own is None else own
 
     @property
     def now_s(self) -> float:
@@ -227,6 +235,7 @@ class Draft:
     `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
     queue are beyond its share of a resource. `idle_room`, `ideal_room`:
     nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
+    `blocking`: queues with strict order whose head did not start, and what those behind it are told.
     `holders`: why shapes find no room, shapes that no set of the nodes could take, and who holds most of a resource
     in a queue.
     """
@@ -267,6 +276,7 @@ class Draft:
     waits: dict[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
     estimates: dict[WorkloadId, float | None] = field(default_factory=dict)
     positions: dict[WorkloadId, int] = field(default_factory=dict)
+    blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Draft:

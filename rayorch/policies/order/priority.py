@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rayorch.core.policy import SortKey
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
 from rayorch.core.types import Workload
 
 
-def key(workload: Workload, now_s: float) -> SortKey:
+@based_on(Basis.WORKLOAD)
+def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return (-workload.spec.priority, workload.submitted_s)

@@ -191,6 +191,7 @@ def queue_json(row: QueueRow) -> Json:
         "minPriority": spec.min_priority,
         "maxPriority": spec.max_priority,
         "maxPending": spec.max_pending,
+        "strict": spec.strict,
         "used": amounts(row.used),
         "borrowed": amounts(row.borrowed),
         "lent": amounts(row.lent),

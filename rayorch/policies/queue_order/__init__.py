@@ -1,0 +1,1 @@
+"""Which queue goes first."""
