@@ -215,7 +215,7 @@ def test_plan_ends_as_refused_when_the_door_would_refuse(run: Run, tmp_path: Pat
     file = tmp_path / "w.yaml"
     file.write_text(PLANNED.replace("research/nlp", "nowhere"))
     done = run("plan", "-f", str(file))
-    assert done.exit_code == 102 and "would be refused: queue" in done.stderr
+    assert done.exit_code == 105 and "would be refused: queue" in done.stderr
     file.write_text("kind: Queue")
     assert run("plan", "-f", str(file)).exit_code == 102
 
