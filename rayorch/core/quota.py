@@ -3,18 +3,39 @@
 For every resource that a queue's `deserved` names (or its `borrow_limit`, for a queue that deserves nothing of it
 and lives on what it borrows), the queue may use its deserved share and what it borrows.
 It borrows up to `borrow_limit` from a pool: what its siblings lend (the unused part of their deserved share,
-each at most its `lend_limit`) and what its parent may hold beyond its children's shares together, less what the
-siblings and itself borrow already. The same holds at every ancestor. A resource that a queue doesn't name is not
-limited by that queue. After Kueue's cohorts; differs in that a parent's `deserved` bounds its subtree (Kueue
-adds it to the children's), and in that one's own deserved share is never refused because others have borrowed it.
+each at most its `lend_limit`, and never what is `guaranteed`) and what its parent may hold beyond its children's
+shares together, less what the siblings and itself borrow already. The same holds at every ancestor. `hard_cap` bounds
+what is held in any case. A resource that a queue doesn't name is not limited by that queue. After Kueue's cohorts;
+differs in that a parent's `deserved` bounds its subtree (Kueue adds it to the children's), and in that one's own
+deserved share is never refused because others have borrowed it.
+
+Beside the tree: what each owner may hold in a queue (`per_user`), and what the cluster has in all of countables.
+A charge, a refund and a question cost O(depth) per resource (`quota_limits.Column`); docs/queues.md has the rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
-from rayorch.core.types import UNIT, QueueId, QueueSpec, Resources
+from rayorch.core.quota_limits import Column, Limits, numbered
+from rayorch.core.types import UNIT, QueueId, QueueSpec, Resources, UserLimits
+
+CLUSTER = QueueId("")
+"""Where a shortage of countables of the whole cluster lies."""
+
+ATTEMPTS = "running workloads"
+"""What a shortage names when an owner runs as many as it may."""
+
+
+class LimitKind(StrEnum):
+    """Which limit a shortage is of."""
+
+    SHARE = "share"  # its deserved share and what it may borrow
+    CAP = "hard_cap"
+    USER = "per_user"
+    CLUSTER = "countables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +43,8 @@ class Shortage:
     """One resource that a queue may not take: at `queue` (itself or an ancestor), `need` exceeds `have`.
 
     `have` is what may still be taken there; `used` and `deserved` say how it came to that. All in stored units.
+    `kind`: which limit it is; of `SHARE` the limit is `deserved` and what is lent, of all others it is `limit`.
+    `owner`: whose use counts, where the limit is per user.
     """
 
     queue: QueueId
@@ -30,6 +53,55 @@ class Shortage:
     have: int
     used: int
     deserved: int
+    kind: LimitKind = LimitKind.SHARE
+    limit: int = 0
+    owner: str = ""
+
+
+class QuotaTree:
+    """What does not change while usage does: the queues, their paths and their limits. Shared by all copies."""
+
+    __slots__ = ("_blank", "_named", "_paths", "index", "order", "parents", "specs", "users")
+
+    def __init__(self, queues: Iterable[QueueSpec]) -> None:
+        self.specs = {spec.id: spec for spec in queues}
+        self.order, self.parents = numbered(self.specs)
+        self.index = {spec.id: i for i, spec in enumerate(self.order)}
+        self.users = {i: spec.per_user for i, spec in enumerate(self.order) if _limits_users(spec.per_user)}
+        self._paths: dict[QueueId, tuple[QueueSpec, ...]] = {}
+        self._blank: dict[str, Column] = {}
+        self._named: dict[QueueId, tuple[str, ...]] = {}
+
+    def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
+        """The queue and its ancestors, innermost first."""
+        found = self._paths.get(queue)
+        if found is None:
+            found = tuple(self.order[node] for node in self.nodes(queue))
+            self._paths[queue] = found
+        return found
+
+    def nodes(self, queue: QueueId) -> tuple[int, ...]:
+        """The same by number."""
+        found: list[int] = []
+        node = self.index.get(queue, -1)
+        while node >= 0:
+            found.append(node)
+            node = self.parents[node]
+        return tuple(found)
+
+    def blank(self, resource: str) -> Column:
+        """The column of a resource with nothing in use; not to be changed."""
+        if resource not in self._blank:
+            self._blank[resource] = Column(Limits.of(self.order, self.parents, resource), self.parents)
+        return self._blank[resource]
+
+    def named(self, queue: QueueId) -> tuple[str, ...]:
+        """The resources that the queue has a share of, or may borrow."""
+        if queue not in self._named:
+            spec = self.specs[queue]
+            both = {name for name, _ in spec.deserved} | {name for name, _ in spec.borrow_limit or ()}
+            self._named[queue] = tuple(sorted(both))
+        return self._named[queue]
 
 
 class Quota:
@@ -38,125 +110,178 @@ class Quota:
     Usage is given per queue for its own workloads and counted at all ancestors, once each.
     """
 
-    __slots__ = ("_children", "_headroom", "_paths", "_shares", "_specs", "_used")
+    __slots__ = ("_columns", "_countables", "_drawn", "_nodes", "_own", "_shares", "_tree", "_users")
 
-    def __init__(
-        self,
-        specs: Mapping[QueueId, QueueSpec],
-        children: Mapping[QueueId | None, tuple[QueueSpec, ...]],
-        used: dict[QueueId, Resources],
-    ) -> None:
-        self._specs = specs
-        self._children = children
-        self._used = used
-        self._paths: dict[QueueId, tuple[QueueSpec, ...]] = {}
-        self._headroom: dict[tuple[QueueId, str], int | None] = {}
+    def __init__(self, tree: QuotaTree, countables: Resources = Resources()) -> None:
+        self._tree = tree
+        self._columns: dict[str, Column] = {}
+        self._own: set[str] = set()  # columns that no copy shares
+        self._nodes: dict[QueueId, tuple[int, ...]] = {}
         self._shares: dict[QueueId, float] = {}
+        self._users: dict[tuple[int, str], tuple[int, Resources]] = {}
+        self._countables = dict(countables.items)
+        self._drawn: dict[str, int] = {}
 
     @staticmethod
-    def of(queues: Iterable[QueueSpec], usage: Mapping[QueueId, Resources]) -> Quota:
+    def of(
+        queues: Iterable[QueueSpec], usage: Mapping[QueueId, Resources], countables: Resources = Resources()
+    ) -> Quota:
         """The tree with these workloads' usage per queue (queues that are not in the tree are ignored)."""
-        specs = {spec.id: spec for spec in queues}
-        children: dict[QueueId | None, list[QueueSpec]] = {}
-        for spec in specs.values():
-            children.setdefault(spec.parent, []).append(spec)
-        quota = Quota(specs, {parent: tuple(group) for parent, group in children.items()}, {})
+        quota = Quota(QuotaTree(queues), countables)
         for queue, amount in usage.items():
             quota.charge(queue, amount)
         return quota
 
     def copy(self) -> Quota:
-        """A Quota of its own with the same usage."""
-        twin = Quota(self._specs, self._children, dict(self._used))
-        twin._paths = self._paths  # never changes once computed
+        """A Quota of its own with the same usage. What neither changes afterwards is shared."""
+        twin = object.__new__(Quota)
+        twin._tree, twin._nodes = self._tree, self._nodes
+        twin._columns, twin._shares = self._columns.copy(), self._shares.copy()
+        twin._users, twin._drawn, twin._countables = self._users.copy(), self._drawn.copy(), self._countables
+        self._own, twin._own = set(), set()
         return twin
 
-    def charge(self, queue: QueueId, amount: Resources) -> None:
-        """Count `amount` as used by the queue and all its ancestors."""
-        for spec in self.path(queue):
-            self._used[spec.id] = self.used(spec.id) + amount
-        self._headroom.clear()
-        self._shares.clear()
+    # ------------------------------------------------------------ changes
 
-    def refund(self, queue: QueueId, amount: Resources) -> None:
+    def charge(self, queue: QueueId, amount: Resources, owner: str = "", attempts: int = 0) -> None:
+        """Count `amount` as used by the queue and all its ancestors, and `attempts` more running ones of the owner."""
+        path = self._path(queue)
+        for name, n in amount.items:
+            if name in self._countables:
+                self._drawn[name] = self._drawn.get(name, 0) + n
+            if path:
+                self._owned(name).charge(path[0], n)
+        for node in path:
+            self._shares.pop(self._tree.order[node].id, None)
+            if node in self._tree.users:
+                count, held = self._users.get((node, owner), (0, Resources()))
+                self._users[node, owner] = (count + attempts, held + amount)
+
+    def refund(self, queue: QueueId, amount: Resources, owner: str = "", attempts: int = 0) -> None:
         """Undo a charge."""
-        self.charge(queue, amount.times(-1))
+        self.charge(queue, amount.times(-1), owner, -attempts)
+
+    # ------------------------------------------------------------ what is used
 
     def used(self, queue: QueueId) -> Resources:
         """What the queue's subtree uses."""
-        return self._used.get(queue, Resources())
+        node = self._tree.index.get(queue)
+        if node is None:
+            return Resources()
+        return Resources.of_units({name: column.used[node] for name, column in self._columns.items()})
 
-    def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
-        """The queue and its ancestors, innermost first."""
-        if queue not in self._paths:
-            found: list[QueueSpec] = []
-            spec = self._specs.get(queue)
-            while spec is not None:
-                found.append(spec)
-                spec = self._specs.get(spec.parent) if spec.parent is not None else None
-            self._paths[queue] = tuple(found)
-        return self._paths[queue]
+    def used_of(self, queue: QueueId, resource: str) -> int:
+        """What the queue's subtree uses of one resource, in stored units."""
+        node, column = self._tree.index.get(queue), self._columns.get(resource)
+        return 0 if node is None or column is None else column.used[node]
+
+    def used_by(self, queue: QueueId, owner: str) -> tuple[int, Resources]:
+        """What an owner runs and holds in the queue's subtree; kept only for queues that limit users."""
+        return self._users.get((self._tree.index.get(queue, -1), owner), (0, Resources()))
+
+    # ------------------------------------------------------------ what may be taken
 
     def headroom(self, queue: QueueId, resource: str) -> int | None:
         """How much more of a resource the queue may take now, all ancestors considered.
 
         In stored units, never negative; None: no queue on the path limits it.
         """
-        key = (queue, resource)
-        if key not in self._headroom:
-            limits = [self._own_headroom(spec, resource) for spec in self.path(queue)]
-            self._headroom[key] = min((n for n in limits if n is not None), default=None)
-        return self._headroom[key]
+        path = self._path(queue)
+        room = self._column(resource).room(path) if path else None
+        if resource in self._countables:
+            left = self._countables[resource] - self._drawn.get(resource, 0)
+            room = left if room is None else min(room, left)
+        return None if room is None else max(0, room)
 
-    def shortages(self, queue: QueueId, amount: Resources) -> tuple[Shortage, ...]:
+    def fits(self, queue: QueueId, amount: Resources, owner: str = "", attempts: int = 0) -> bool:
+        """Whether the queue may take `amount` more, for this owner."""
+        path = self._path(queue)
+        for name, n in amount.items:
+            if path:
+                column = self._columns.get(name) or self._tree.blank(name)
+                room = column.rooms[path[0]] if path[0] in column.rooms else column.room(path)
+                if room is not None and n > room and n > 0:
+                    return False
+            if name in self._countables and n > max(0, self._countables[name] - self._drawn.get(name, 0)):
+                return False
+        return not self._tree.users or not self._user_shortages(queue, amount, owner, attempts)
+
+    def shortages(self, queue: QueueId, amount: Resources, owner: str = "", attempts: int = 0) -> tuple[Shortage, ...]:
         """Every (queue on the path, resource) at which `amount` more is too much; empty when it may be taken."""
-        if self.fits(queue, amount):
+        if self.fits(queue, amount, owner, attempts):
             return ()
         found: list[Shortage] = []
-        for spec in self.path(queue):
+        path = self._path(queue)
+        levels = {name: self._column(name).levels(path) for name, _ in amount}
+        for depth, node in enumerate(path):
+            spec = self._tree.order[node]
             for name, n in amount:
-                have = self._own_headroom(spec, name)
-                if have is not None and n > have:
-                    used = self.used(spec.id).units(name)
-                    found.append(Shortage(spec.id, name, n, have, used, spec.deserved.units(name)))
+                found += _short(spec, self._column(name), node, name, n, levels[name][depth])
+        found += self._user_shortages(queue, amount, owner, attempts)
+        for name, n in amount:
+            if name in self._countables:
+                used, limit = self._drawn.get(name, 0), self._countables[name]
+                if n > limit - used:
+                    have = max(0, limit - used)
+                    found.append(Shortage(CLUSTER, name, n, have, used, 0, LimitKind.CLUSTER, limit))
         return tuple(found)
 
-    def fits(self, queue: QueueId, amount: Resources) -> bool:
-        """Whether the queue may take `amount` more."""
-        for name, n in amount.items:
-            room = self.headroom(queue, name)
-            if room is not None and n > max(room, 0):
-                return False
-        return True
+    def limits_users(self, queue: QueueId) -> bool:
+        """Whether the queue, or one above it, limits what each owner holds or runs."""
+        return bool(self._tree.users) and any(node in self._tree.users for node in self._path(queue))
+
+    def _user_shortages(self, queue: QueueId, amount: Resources, owner: str, attempts: int) -> list[Shortage]:
+        found: list[Shortage] = []
+        for node in self._path(queue):
+            limits = self._tree.users.get(node)
+            if limits is None:
+                continue
+            id = self._tree.order[node].id
+            count, held = self._users.get((node, owner), (0, Resources()))
+            if limits.max_running is not None and attempts > max(0, limits.max_running - count):
+                most, now = limits.max_running * UNIT, count * UNIT
+                have = max(0, most - now)
+                found.append(Shortage(id, ATTEMPTS, attempts * UNIT, have, now, 0, LimitKind.USER, most, owner))
+            for name, limit in limits.resources:
+                need, used = amount.units(name), held.units(name)
+                if need > max(0, limit - used):
+                    have = max(0, limit - used)
+                    found.append(Shortage(id, name, need, have, used, 0, LimitKind.USER, limit, owner))
+        return found
+
+    # ------------------------------------------------------------ who borrows, and how much
 
     def borrows(self, queue: QueueId, amount: Resources) -> bool:
-        """Whether with `amount` more the queue, or one above it, would hold more than it deserves."""
-        return any(
-            n > 0 and self.used(spec.id).units(name) + n > spec.deserved.units(name)
-            for spec in self.path(queue)
-            for name, n in amount
-            if _names(spec, name)
-        )
+        """Whether with `amount` more the queue, or one above it, would hold more than it deserves.
+
+        What a queue takes up of its guarantee was reserved for it before, so it makes nobody above it borrow.
+        """
+        path = self._path(queue)
+        return any(n > 0 and self._column(name).borrows(path, n) for name, n in amount)
 
     def capped(self, queue: QueueId, amount: Resources) -> bool:
-        """Whether the queue's own borrow limit forbids `amount` more, whatever others use or lend."""
-        spec = self._specs.get(queue)
-        if spec is None or spec.borrow_limit is None:
+        """Whether the queue's own borrow limit or hard cap forbids `amount` more, whatever others use or lend."""
+        node = self._tree.index.get(queue)
+        if node is None:
             return False
-        most, used = spec.deserved + spec.borrow_limit, self.used(queue)
-        return any(n > 0 and _names(spec, name) and used.units(name) + n > most.units(name) for name, n in amount)
+        for name, n in amount:
+            column = self._column(name)
+            ceiling = column.limits.ceiling[node]
+            if ceiling is not None and n > 0 and column.used[node] + n > ceiling:
+                return True
+        return False
 
     def above_deserved(self, queue: QueueId, resources: Iterable[str]) -> bool:
         """Whether the queue itself (not its ancestors) holds more than it deserves of one of these resources."""
-        spec = self._specs.get(queue)
-        if spec is None:
+        node = self._tree.index.get(queue)
+        if node is None:
             return False
-        used = self.used(queue)
-        return any(_names(spec, name) and used.units(name) > spec.deserved.units(name) for name in resources)
+        columns = (self._column(name) for name in resources)
+        return any(c.limits.named[node] and c.used[node] > c.limits.deserved[node] for c in columns)
 
     def deserved(self, queue: QueueId) -> Resources:
         """The queue's share; nothing for a queue that does not exist."""
-        spec = self._specs.get(queue)
+        spec = self._tree.specs.get(queue)
         return spec.deserved if spec is not None else Resources()
 
     def deserves(self, queue: QueueId, resource: str) -> bool:
@@ -169,14 +294,18 @@ class Quota:
         Up to 1 it is plain; what is borrowed beyond counts divided by `weight`, so that of two borrowers the
         heavier goes first. 0 for a queue that names no resource.
         """
-        spec = self._specs.get(queue)
+        spec = self._tree.specs.get(queue)
         if spec is None or queue in self._shares:
             return self._shares.get(queue, 0.0)
-        used = self.used(queue)
-        names = {name for name, _ in spec.deserved} | {name for name, _ in spec.borrow_limit or ()}
-        shares = (_share(spec, used.units(name), spec.deserved.units(name)) for name in names)
+        shares = (_share(spec, self.used_of(queue, n), spec.deserved.units(n)) for n in self._tree.named(queue))
         self._shares[queue] = max(shares, default=0.0)
         return self._shares[queue]
+
+    # ------------------------------------------------------------ the tree
+
+    def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
+        """The queue and its ancestors, innermost first."""
+        return self._tree.path(queue)
 
     def divergence(self, one: QueueId, other: QueueId) -> tuple[QueueId, QueueId] | None:
         """The two siblings under which the queues lie, where their paths part; None when one lies in the other."""
@@ -187,52 +316,39 @@ class Quota:
                 return left, right
         return None
 
-    def _own_headroom(self, spec: QueueSpec, resource: str) -> int | None:
-        """How much more the queue may take by its own limits and what its level can lend; None: it names no limit."""
-        if not _names(spec, resource):
-            return None
-        used = self.used(spec.id).units(resource)
-        deserved = spec.deserved.units(resource)
-        borrowable = max(0, self._pool(spec, resource))
-        if spec.borrow_limit is not None:
-            borrowable = min(borrowable, max(0, spec.borrow_limit.units(resource) - max(0, used - deserved)))
-        return max(0, deserved - used) + borrowable
+    def _path(self, queue: QueueId) -> tuple[int, ...]:
+        found = self._nodes.get(queue)
+        if found is None:
+            found = self._nodes[queue] = self._tree.nodes(queue)
+        return found
 
-    def _pool(self, spec: QueueSpec, resource: str) -> int:
-        """What the queue may borrow beyond all that is borrowed at its level already.
+    def _column(self, resource: str) -> Column:
+        return self._columns.get(resource) or self._tree.blank(resource)
 
-        Negative: more is borrowed than is lent, because an owner has taken its share back.
-        """
-        lent = borrowed = 0
-        for sibling in self._named_children(spec.parent, resource):
-            spare = sibling.deserved.units(resource) - self.used(sibling.id).units(resource)
-            borrowed += max(0, -spare)
-            if sibling.id != spec.id and spare > 0:
-                lent += spare if sibling.lend_limit is None else min(spare, sibling.lend_limit.units(resource))
-        return lent - borrowed + self._undivided(spec.parent, resource)
-
-    def _undivided(self, parent: QueueId | None, resource: str) -> int:
-        """What the parent may hold beyond its children's shares; 0 at the top, or where nothing above limits it.
-
-        Negative: the children's shares add up to more than the parent may hold.
-        """
-        headroom = self.headroom(parent, resource) if parent is not None else None
-        if parent is None or headroom is None:
-            return 0
-        children = self._named_children(parent, resource)
-        divided = sum(child.deserved.units(resource) for child in children)
-        used_by_children = sum(self.used(child.id).units(resource) for child in children)
-        return headroom + used_by_children - divided
-
-    def _named_children(self, parent: QueueId | None, resource: str) -> list[QueueSpec]:
-        return [child for child in self._children.get(parent, ()) if _names(child, resource)]
+    def _owned(self, resource: str) -> Column:
+        if resource not in self._own:
+            self._columns[resource] = self._column(resource).copy()
+            self._own.add(resource)
+        return self._columns[resource]
 
 
-def _names(spec: QueueSpec, resource: str) -> bool:
-    """Whether the queue limits the resource: it deserves some, or it names how much it may borrow."""
-    if spec.deserved.units(resource):
-        return True
-    return spec.borrow_limit is not None and spec.borrow_limit.units(resource) > 0
+def _short(
+    spec: QueueSpec, column: Column, node: int, name: str, need: int, have: tuple[int | None, int | None]
+) -> list[Shortage]:
+    """The shortage at one queue of the path, if there is one; `have`: by its share, and by its ceiling."""
+    _, bare = have
+    used, deserved = column.used[node], spec.deserved.units(name)
+    cap = spec.hard_cap.units(name) if spec.hard_cap is not None else 0
+    if bare is not None and need > bare and cap and used + bare == cap:
+        return [Shortage(spec.id, name, need, max(0, bare), used, deserved, LimitKind.CAP, cap)]
+    least = min((room for room in have if room is not None), default=None)
+    if least is None or need <= least:
+        return []
+    return [Shortage(spec.id, name, need, max(0, least), used, deserved)]
+
+
+def _limits_users(limits: UserLimits) -> bool:
+    return bool(limits.resources) or limits.max_running is not None
 
 
 def _share(spec: QueueSpec, used: int, deserved: int) -> float:

@@ -133,6 +133,7 @@ class QueueMode(StrEnum):
     OPEN = "open"
     HOLD = "hold"  # nothing of it starts; what runs goes on
     DRAIN = "drain"  # nothing of it starts; what runs is stopped and requeued
+    DELETING = "deleting"  # it takes nothing new, shares nothing any more and goes when its last workload has ended
 
 
 @dataclass(frozen=True, slots=True)
