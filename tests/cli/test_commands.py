@@ -217,7 +217,7 @@ def test_plan_ends_as_refused_when_the_door_would_refuse(run: Run, tmp_path: Pat
     done = run("plan", "-f", str(file))
     assert done.exit_code == 105 and "would be refused: queue" in done.stderr
     file.write_text("kind: Queue")
-    assert run("plan", "-f", str(file)).exit_code == 102
+    assert run("plan", "-f", str(file)).exit_code == 105
 
 
 def test_explain_names_what_would_let_it_start(run: Run, backend: FakeBackend) -> None:
