@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice, product
+
+MAX_CHOICES = 16
+"""In how many ways at most the children that a group must have are chosen; the first ones by declaration are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +58,24 @@ class JointGang:
 
     name: str
     count: int
+
+
+def choices(roles: Sequence[tuple[str, str]], groups: Sequence[GroupSpec]) -> tuple[frozenset[str], ...]:
+    """The sets of roles, each of which makes up the minimum of a gang; the one to try first comes first.
+
+    `roles`: (name, group that it lies in). There is one set unless some group needs only a part of its children; roles
+    come before groups, both as declared.
+    """
+    if all(group.min_children is None for group in groups):
+        return (frozenset(name for name, _ in roles),)
+    return tuple(dict.fromkeys(_sets("", None, roles, groups)))
+
+
+def _sets(
+    of: str, needed: int | None, roles: Sequence[tuple[str, str]], groups: Sequence[GroupSpec]
+) -> list[frozenset[str]]:
+    children = [[frozenset({name})] for name, group in roles if group == of]
+    children += [_sets(group.name, group.min_children, roles, groups) for group in groups if group.parent == of]
+    count = len(children) if needed is None else min(needed, len(children))
+    ways = (frozenset[str]().union(*way) for chosen in combinations(children, count) for way in product(*chosen))
+    return list(islice(ways, MAX_CHOICES))

@@ -54,13 +54,13 @@ def _serve(draft: Draft, request: Request) -> None:
     claim = request.claim
     known = draft.verdicts.get((claim.shape, claim.queue))
     if known is None:
-        if place(draft, claim):
+        if any(place(draft, way) for way in claim.ways):
             return
         ordered = draft.facts.ordered_for(claim.id)  # who has waited for nodes evicts nobody while they come
-        released = promise(draft, claim)
+        released = any(promise(draft, way) for way in claim.ways)
         if not released and ordered and _expect(draft, claim):
             return
-        if released or _evict(draft, claim):
+        if released or any(_evict(draft, way) for way in claim.ways):
             wait, expected_s = releasing_wait(draft, draft.reserves[-1].members)
             _wait(draft, claim, (*quota_waits(draft, claim), wait), expected_s)
             return

@@ -24,13 +24,15 @@ class Domain:
 class Topology:
     """All domains by level. `levels` runs from the outermost level inwards and ends with "node".
 
-    `models`: the accelerator model of each node that has one (`NodeSpec.model`).
+    `models`: the accelerator model of each node that has one (`NodeSpec.model`). `unknown`: the nodes without a value
+    of a level, for each level where there are any.
     """
 
     levels: tuple[str, ...]
     domains: Mapping[str, tuple[Domain, ...]]
     nodes: tuple[NodeId, ...]
     models: Mapping[NodeId, str] = field(default_factory=dict)
+    unknown: Mapping[str, frozenset[NodeId]] = field(default_factory=dict)
 
     @staticmethod
     def of(nodes: Iterable[NodeSpec]) -> Topology:
@@ -56,7 +58,13 @@ class Topology:
         }
         domains[NODE_LEVEL] = tuple(Domain(NODE_LEVEL, node.id, (node.id,)) for node in ordered)
         models = {node.id: model for node in ordered if (model := node.model)}
-        return Topology((*levels, NODE_LEVEL), domains, tuple(node.id for node in ordered), models)
+        ids = tuple(node.id for node in ordered)
+        unknown: dict[str, frozenset[NodeId]] = {}
+        for level in levels:
+            known = {id for domain in domains[level] for id in domain.nodes}
+            if len(known) < len(ids):
+                unknown[level] = frozenset(id for id in ids if id not in known)
+        return Topology((*levels, NODE_LEVEL), domains, ids, models, unknown)
 
     def at(self, level: str) -> tuple[Domain, ...]:
         """The domains of a level; none when no node has it."""

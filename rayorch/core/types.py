@@ -13,6 +13,7 @@ from rayorch.core.gang_shape import GroupSpec as GroupSpec
 from rayorch.core.gang_shape import JointGang as JointGang
 from rayorch.core.gang_shape import Segment as Segment
 from rayorch.core.gang_shape import TopologyRequest as TopologyRequest
+from rayorch.core.gang_shape import choices
 from rayorch.core.ids import NodeId as NodeId
 from rayorch.core.ids import QueueId as QueueId
 from rayorch.core.ids import WorkloadId as WorkloadId
@@ -117,9 +118,18 @@ class WorkloadSpec:
         return None
 
     @property
+    def needed(self) -> tuple[frozenset[str], ...]:
+        """The sets of roles that make up the gang's minimum; several where a group needs not all of its own."""
+        return choices([(role.name, role.group) for role in self.roles], self.groups)
+
+    @property
     def min_resources(self) -> Resources:
-        """What the gang needs to start at all."""
-        return total(r.bundle.times(r.min_count) for r in self.roles)
+        """What the gang needs to start at all: of each resource the least that any way to start takes."""
+        if not self.groups:
+            return total(r.bundle.times(r.min_count) for r in self.roles)
+        ways = [total(r.bundle.times(r.min_count) for r in self.roles if r.name in way) for way in self.needed]
+        least = {name: min(way.units(name) for way in ways) for way in ways for name, _ in way}
+        return Resources.of_units(least)
 
     @property
     def max_resources(self) -> Resources:

@@ -14,7 +14,7 @@ from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.policy import OrderView, QueueHead, SortKey
-from rayorch.core.types import Kind, Member, QueueId, Role, State, TopologyRequest, Workload, WorkloadId
+from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ def admit(draft: Draft) -> list[Request]:
     """All starts that are asked for, replicas that Serve applications lack; surplus replicas are given back."""
     former = {gone.workload for gone in draft.facts.leaving}
     requests: list[Request] = []
-    gangs: dict[tuple[tuple[Role, ...], Kind, TopologyRequest, tuple[str, ...]], Gang] = {}
+    gangs: dict[tuple[object, ...], Gang] = {}
     for workload in draft.facts.snapshot.workloads:
         if workload.state is State.PENDING:
             spec = workload.spec
-            key = (spec.roles, spec.kind, spec.topology, spec.accelerators)
+            key = (spec.roles, spec.groups, spec.kind, spec.topology, spec.accelerators)
             if key not in gangs:
                 gangs[key] = gang_of(spec)
             requests.append(Request(start_claim(workload, gangs[key]), _gate(draft, workload, former)))

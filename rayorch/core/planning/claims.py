@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from rayorch.core.planning.groups import Cell, Layout, is_nested, layouts
 from rayorch.core.types import (
     Allocation,
     Kind,
@@ -42,7 +43,9 @@ class Shape:
     """All that decides whether a claim finds seats; claims of equal shape fail together.
 
     `near`: seats that the workload holds already, whose domain a required level must keep to. `accelerators`: the
-    models that its GPUs may be of, all of one, the preferred first; empty: any, mixed ones included.
+    models that its GPUs may be of, all of one, the preferred first; empty: any, mixed ones included. `layout`: the gang
+    as a tree of cells, None where all members just share the same levels; its seats are `bundles`, in that order.
+    `others`: further shapes of which one would do as well, where a group needs only some of what is in it.
     """
 
     bundles: tuple[tuple[Resources, int], ...]
@@ -50,11 +53,13 @@ class Shape:
     packed: bool
     near: tuple[NodeId, ...] = ()
     accelerators: tuple[str, ...] = ()
+    layout: Cell | None = None
+    others: tuple[Shape, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
         # Shapes are looked up many times in a turn.
-        parts = (self.bundles, self.topology, self.packed, self.near, self.accelerators)
+        parts = (self.bundles, self.topology, self.packed, self.near, self.accelerators, self.layout, self.others)
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
@@ -80,7 +85,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """All of `asks` or nothing. `grows`: for a running attempt; otherwise the start of attempt `attempt`."""
+    """All of `asks` or nothing. `grows`: for a running attempt; otherwise the start of attempt `attempt`.
+
+    `others`: claims of which one would do as well.
+    """
 
     workload: Workload
     attempt: int
@@ -88,6 +96,12 @@ class Claim:
     shape: Shape
     resources: Resources
     grows: bool = False
+    others: tuple[Claim, ...] = ()
+
+    @property
+    def ways(self) -> tuple[Claim, ...]:
+        """The claim, and what would do as well, in the order in which they are tried."""
+        return (self, *self.others) if self.others else (self,)
 
     @property
     def id(self) -> WorkloadId:
@@ -107,15 +121,23 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What workloads of equal roles, kind, topology and accelerators ask for to start."""
+    """What workloads of equal roles, groups, kind, topology and accelerators ask for to start.
+
+    `others`: further sets of seats that would do as well, where a group needs only some of what is in it.
+    """
 
     asks: tuple[Ask, ...]
     shape: Shape
     resources: Resources
+    others: tuple[Gang, ...] = ()
 
 
 def gang_of(spec: WorkloadSpec) -> Gang:
     """The gang's minimum. Serve's replicas are groups of their own, all others share one."""
+    if is_nested(spec):
+        first, *others = (_gang_in(spec, layout) for layout in layouts(spec))
+        shape = replace(first.shape, others=tuple(other.shape for other in others))
+        return replace(first, shape=shape, others=tuple(others))
     asks: list[Ask] = []
     own_groups = spec.kind is Kind.SERVE
     for role in spec.roles:
@@ -126,9 +148,18 @@ def gang_of(spec: WorkloadSpec) -> Gang:
     return Gang(tuple(asks), start_shape(spec), spec.min_resources)
 
 
+def _gang_in(spec: WorkloadSpec, layout: Layout) -> Gang:
+    bundles = layout.cell.bundles
+    places = zip(layout.places, (bundle for bundle, count in bundles for _ in range(count)), strict=True)
+    asks = [Ask(role, index, bundle, 0, number) for number, ((role, index), bundle) in enumerate(places)]
+    shape = Shape(bundles, spec.topology, True, (), _accelerators(spec, bundles), layout.cell)
+    return Gang(tuple(asks), shape, layout.cell.resources)
+
+
 def start_claim(workload: Workload, gang: Gang) -> Claim:
     """The start of the workload's next attempt with its `gang`."""
-    return Claim(workload, workload.attempt + 1, gang.asks, gang.shape, gang.resources)
+    others = tuple(start_claim(workload, other) for other in gang.others)
+    return Claim(workload, workload.attempt + 1, gang.asks, gang.shape, gang.resources, others=others)
 
 
 def start_shape(spec: WorkloadSpec) -> Shape:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.claims import Claim, Shape, removable
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
-from rayorch.core.planning.seats import Search, fill, find
+from rayorch.core.planning.seats import Search, fill_shape, find
 from rayorch.core.policy import SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.topology import Domain
@@ -253,7 +253,7 @@ class Trial:
             return None
         search = self._search(books, moves)
         if within is not None:
-            return fill(self.shape.bundles, within, search.on(self.model))
+            return fill_shape(self.shape, within, search.on(self.model))
         return find(self.shape.loose, search)
 
     def _search(self, books: Books, moves: Sequence[Move]) -> Search:

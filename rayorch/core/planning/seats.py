@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.planning.claims import Shape
+from rayorch.core.planning.groups import Cell
+from rayorch.core.planning.nest import EVERYWHERE, fill_domain, fill_equal, seat
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.topology import NODE_LEVEL, Domain, Topology
 from rayorch.core.types import GPU, UNIT, NodeId, Resources, total
-
-EVERYWHERE = ""
-"""The level of the one domain that holds all nodes."""
 
 NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
 """(bundle, node, free there) -> sort key; the smallest goes first."""
@@ -83,6 +82,11 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
 
 def _find(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
     """A place on GPUs of one model, where the search names one."""
+    if shape.layout is not None:
+        return seat(shape.layout, search)
+    unknown = search.topology.unknown.get(shape.topology.required or "")
+    if unknown:  # a node that is in no domain of the level is not in one that they share
+        search = replace(search, closed=search.closed | unknown, best=None)
     alone = len(shape.bundles) == 1 and shape.bundles[0][1] == 1
     for domains in _spaces(shape, search.topology):
         if alone and search.best is not None and domains and domains[0].level == EVERYWHERE:
@@ -95,10 +99,27 @@ def _find(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
             continue
         open_domains = [d for d in domains if search.free_gpu_units(d.nodes) >= need]
         for domain in sorted(open_domains, key=lambda d: (*search.domain_score(d), d.name)):
-            nodes = fill(shape.bundles, domain.nodes, search)
+            nodes = _inside(shape, domain, search)
             if nodes is not None:
                 return nodes
     return None
+
+
+def fill_shape(shape: Shape, nodes: Sequence[NodeId], search: Search) -> tuple[NodeId, ...] | None:
+    """The shape on some of these nodes, which are known to meet what it asks of the topology as a whole; or None."""
+    if shape.layout is None:
+        return fill(shape.bundles, nodes, search)
+    return fill_domain(shape.layout, Domain(EVERYWHERE, "", tuple(nodes)), search)
+
+
+def _inside(shape: Shape, domain: Domain, search: Search) -> tuple[NodeId, ...] | None:
+    """A gang that is larger than a domain of the levels further inwards uses as few of them as it can."""
+    levels = search.topology.inwards_of(domain.level or None)
+    if shape.packed and any(level not in (domain.level, NODE_LEVEL) for level in levels):
+        nodes = fill_domain(Cell(shape.topology, shape.bundles), domain, search)
+        if nodes is not None:
+            return nodes
+    return fill(shape.bundles, domain.nodes, search)
 
 
 def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
@@ -153,29 +174,11 @@ def fill(
     found: dict[int, list[NodeId]] = {}
     for position in order:
         bundle, count = bundles[position]
-        chosen = _fill_equal(bundle, count, nodes, trial)
+        chosen = fill_equal(bundle, count, nodes, trial)
         if chosen is None:
             return None
         found[position] = chosen
     return tuple(node for position in range(len(bundles)) for node in found[position])
-
-
-def _fill_equal(bundle: Resources, count: int, nodes: Sequence[NodeId], trial: Search) -> list[NodeId] | None:
-    """Equal bundles on the trial's rooms, which are charged."""
-    main = trial.rooms[0]
-    heap = [(trial.score(bundle, node, main.free(node)), node) for node in nodes if trial.takes(node, bundle)]
-    heapq.heapify(heap)
-    chosen: list[NodeId] = []
-    while len(chosen) < count:
-        if not heap:
-            return None
-        _, node = heapq.heappop(heap)
-        for room in trial.rooms:
-            room.take(node, bundle)
-        chosen.append(node)
-        if len(chosen) < count and trial.takes(node, bundle):
-            heapq.heappush(heap, (trial.score(bundle, node, main.free(node)), node))
-    return chosen
 
 
 class Ranking:
