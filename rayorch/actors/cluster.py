@@ -28,6 +28,7 @@ from rayorch.core.events import NodeCordoned
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueChanges
 from rayorch.core.requests import CordonRequest, Reply, ResizeRequest, StartRequest
+from rayorch.core.sharing import asks_of_ray
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     Allocation,
@@ -320,7 +321,7 @@ class RayCluster:
         gangs = (*scale.held, *scale.wanted)
         stale = time.monotonic() - self._demand_sent_s > DEMAND_PERIOD_S
         if gangs != self._sent_demand or stale:
-            bundles = [bundle.to_floats() for gang in gangs for bundle in gang.bundles]
+            bundles = [asks_of_ray(bundle).to_floats() for gang in gangs for bundle in gang.bundles]
             names = self._label_names()
             selectors = [
                 dict(gang.selector) if names is None else {names[s]: s[1] for s in gang.selector if s in names}

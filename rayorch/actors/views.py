@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Wait, WaitReason
 from rayorch.core.quota import Quota
+from rayorch.core.sharing import device_shares
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
-    GPU,
-    UNIT,
     Allocation,
     Member,
     NodeId,
@@ -141,11 +140,9 @@ def node_rows(snapshot: Snapshot) -> tuple[NodeRow, ...]:
 def _node_row(node: NodeSpec, here: Sequence[tuple[Allocation, Member]]) -> NodeRow:
     holders: list[DeviceHolder] = []
     for allocation, member in here:
-        units = member.bundle.units(GPU)
-        share = UNIT if units >= UNIT else units
         holders += [
             DeviceHolder(device, allocation.workload, allocation.attempt, member.role, share)
-            for device in member.devices
+            for device, share in device_shares(member.bundle, member.devices)
         ]
     used = total(member.bundle for _, member in here)
     return NodeRow(node, used, tuple(sorted(holders, key=lambda h: (h.device, h.workload))))

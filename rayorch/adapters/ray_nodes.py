@@ -12,6 +12,7 @@ from ray._private import worker as ray_worker
 
 from rayorch.core.device_binding import device_index, is_exact, split_devices
 from rayorch.core.errors import ClusterError
+from rayorch.core.sharing import MIB, MPS, TIME_SLICING, mig_profile
 from rayorch.core.types import CPU, GPU, MODEL_LABEL, UNIT, Device, NodeHealth, NodeId, NodeSpec, Resources
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,13 @@ log = logging.getLogger(__name__)
 LABEL_PREFIX = "rayorch.io/"
 GROUP_LABELS = (LABEL_PREFIX + "group", "ray.io/node-group")
 INSTANCE_LABEL = LABEL_PREFIX + "instance"
+MIG_LABEL = "nvidia.com/mig.strategy"
+MEMORY_LABEL = "nvidia.com/gpu.memory"
+SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
+REPLICAS_LABEL = "nvidia.com/gpu.replicas"
+"""Labels that NVIDIA's GPU feature discovery gives a node, to be passed on to Ray. Memory is in MiB."""
+SHARING = {"mps": MPS, "time-slicing": TIME_SLICING}
+MAX_DIGITS = 9
 ANSWER_TIMEOUT_S = 10.0
 ACCELERATOR_PREFIX = "accelerator_type:"
 
@@ -101,7 +109,10 @@ def _node(row: Mapping[str, Any], levels: tuple[str, ...], draining: Mapping[str
         id=node_id,
         name=labels.get(LABEL_PREFIX + "name") or str(row.get("NodeName") or row["NodeManagerAddress"]),
         total=total,
-        devices=tuple(Device(index=i, model=model) for i in range(total.units(GPU) // UNIT)),
+        devices=tuple(
+            Device(index=i, model=model, memory_bytes=_whole(labels.get(MEMORY_LABEL)) * MIB)
+            for i in range(total.units(GPU) // UNIT)
+        ),
         labels=tuple(sorted(labels.items())),
         topology=tuple((level, value) for level, value in topology if value is not None),
         health=NodeHealth.OK if deadline_ms is None else NodeHealth.DRAINING,
@@ -110,7 +121,14 @@ def _node(row: Mapping[str, Any], levels: tuple[str, ...], draining: Mapping[str
         group=machine[0],
         instance=machine[1],
         exact=is_exact(amounts),
+        mig_mixed=labels.get(MIG_LABEL) == "mixed" or any(mig_profile(name) is not None for name, _ in total),
+        sharing=SHARING.get(labels.get(SHARING_LABEL, ""), ""),
+        replicas=_whole(labels.get(REPLICAS_LABEL)),
     )
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) <= MAX_DIGITS else 0
 
 
 def used_by_node() -> dict[NodeId, Resources]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rayorch.core.device_binding import with_devices
+from rayorch.core.device_binding import device_resource, with_devices
 from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
+from rayorch.core.sharing import asks_of_ray, device_need, device_shares
 from rayorch.core.types import UNIT, Allocation, Member, NodeId, NodeSpec, Resources, WorkloadId
 
 Key = tuple[WorkloadId, int]
@@ -23,12 +24,21 @@ def seat_in(member: Member, nodes: Mapping[NodeId, NodeSpec], room: Room) -> Mem
 
 def bundle_of(member: Member) -> Resources:
     """What the member's bundle asks of Ray: its GPUs by name where they were chosen."""
-    return named(member.bundle, member.devices) if member.exact else member.bundle
+    if member.exact:
+        return named(member.bundle, member.devices)
+    return asks_of_ray(member.bundle, member.devices)
 
 
 def named(bundle: Resources, devices: tuple[int, ...]) -> Resources:
-    """The bundle with these GPUs by name, or as it is when they are not as many as it takes."""
-    return with_devices(bundle, devices) if len(devices) == -(-bundle.gpu_units // UNIT) else bundle
+    """What the bundle asks of Ray with these GPUs by name, or without when they are not as many as it takes."""
+    need = device_need(bundle)
+    asks = asks_of_ray(bundle, devices)
+    if not need.shares:
+        return with_devices(asks, devices) if len(devices) == -(-asks.gpu_units // UNIT) else asks
+    if len(devices) != need.shares:
+        return asks
+    parts = dict(device_shares(bundle, devices))
+    return asks + Resources.of_units({device_resource(device): units for device, units in parts.items()})
 
 
 def merge_observed(known: tuple[SeatInUse, ...], news: tuple[SeatInUse, ...]) -> tuple[SeatInUse, ...]:
@@ -92,8 +102,9 @@ def _at(member: Member) -> tuple[int, int]:
 
 
 def _is_shared(member: Member) -> bool:
-    return bool(member.bundle.gpu_units % UNIT)
+    return bool(member.bundle.gpu_units % UNIT or device_need(member.bundle).shares)
 
 
 def _count(member: Member) -> int:
-    return -(-member.bundle.gpu_units // UNIT)
+    need = device_need(member.bundle)
+    return need.shares or -(-asks_of_ray(member.bundle, member.devices).gpu_units // UNIT)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.devices import DeviceReport, multiset
-from rayorch.core.types import Device, NodeId, NodeSpec
+from rayorch.core.sharing import mig_profile, mig_resource
+from rayorch.core.types import GPU, UNIT, Device, NodeId, NodeSpec, Resources
 
 SILENT_S = 100.0
 """A reader tells something every 30 s; one that has been silent for three times as long is said to be."""
@@ -72,8 +73,9 @@ class DeviceLayer:
         if report is None or not node.devices:
             return node
         silent = "its devices have not been read for a while" if node.id in self._silent else ""
+        devices = self._devices(node, report)
         notes = [text for text in (report.note, silent, self._drift.get(node.id, "")) if text]
-        return replace(node, devices=self._devices(node, report), device_note="; ".join(notes))
+        return with_instances(replace(node, devices=devices, device_note="; ".join(notes)))
 
     def _devices(self, node: NodeSpec, report: DeviceReport) -> tuple[Device, ...]:
         """Made anew only when one of its sources has changed: all nodes are joined once a second."""
@@ -101,6 +103,17 @@ def with_report(declared: tuple[Device, ...], report: DeviceReport) -> tuple[Dev
         sick = "; ".join(text for text in (known.sick, reason) if text)
         found.append(replace(known, model=device.model, sick=sick))
     return tuple(found)
+
+
+def with_instances(node: NodeSpec) -> NodeSpec:
+    """The node with its MIG instances counted by profile in place of GPUs, where that is how they are had."""
+    if not node.mig_mixed:
+        return node
+    counts = Counter(mig_resource(device.mig_profile) for device in node.devices if device.mig_profile)
+    amounts = {name: n for name, n in node.total if name != GPU and mig_profile(name) is None}
+    amounts |= {name: UNIT * count for name, count in counts.items()}
+    whole = [device for device in node.devices if device.is_whole]
+    return replace(node, total=Resources.of_units({**amounts, GPU: UNIT * len(whole)}))
 
 
 def within_reach(devices: tuple[Device, ...]) -> tuple[Device, ...]:

@@ -234,7 +234,7 @@ class Inventory:
                 if node.total.gpu_units:
                     labels[MODEL_LABEL] = node.model  # empty: none that a workload could name
                 kept = tuple(sorted((k, v) for k, v in labels.items() if k not in NODE_LABELS))
-                shape = NodeShape(node.total, 0, kept)
+                shape = NodeShape(self._nodes.get(id, node).total, 0, kept)
                 now[shape] = now.get(shape, 0) + 1
         for shape, count in now.items():
             self._most[shape] = max(count, self._most.get(shape, 0))

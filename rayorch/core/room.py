@@ -106,13 +106,13 @@ class Room:
         """
         slot = self._slots.get(node_id)
         if slot is not None:
-            self._put(node_id, slot, slot.minus(bundle.times(-1), devices or slot.fullest(bundle.gpu_units)))
+            self._put(node_id, slot, slot.minus(bundle.times(-1), devices or slot.fullest(bundle)))
 
     def _charge(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> tuple[int, ...]:
         slot = self._slots.get(node_id)
         if slot is None:
             return devices
-        chosen = devices or slot.choose(bundle.gpu_units)
+        chosen = devices or slot.choose(bundle)
         self._put(node_id, slot, slot.minus(bundle, chosen))
         return chosen
 

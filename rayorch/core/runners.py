@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.reports import SeatInUse
+from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import Allocation, Kind, Member, MemberPhase, Workload, WorkloadId
 
 RunnerKey = tuple[WorkloadId, int]
@@ -59,7 +60,16 @@ def grant_for(workload: Workload, allocation: Allocation, lease_s: float) -> Gra
     usable = [m for m in allocation.members if m.surplus in placed and _usable(workload.spec.kind, m)]
     leaving = any(m.surplus not in placed for m in allocation.members)
     seats = tuple(
-        Seat(m.role, m.index, m.node, m.group_id, m.bundle_index, m.bundle, m.surplus, m.devices if m.exact else ())
+        Seat(
+            m.role,
+            m.index,
+            m.node,
+            m.group_id,
+            m.bundle_index,
+            asks_of_ray(m.bundle, m.devices),
+            m.surplus,
+            m.devices if m.exact else (),
+        )
         for m in sorted(usable, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index))
     )
     return Grant(

@@ -1,50 +1,122 @@
 """What is free on one node, device by device, the way Ray binds them.
 
-Whole GPUs take wholly free devices, lowest index first; a fraction takes one device, the one that it leaves with
-least. A sick device has no room.
+Whole GPUs take wholly free devices; a share takes a device that it leaves with least. A sick device has no room. On a
+device whose memory is known everything is counted in its memory, so that shares by memory and by fraction add up
+exactly; elsewhere in units of 1/10000.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from rayorch.core.links import best_linked
+from rayorch.core.sharing import MIB, DeviceNeed, device_need, with_gpus
 from rayorch.core.types import GPU, UNIT, NodeSpec, Resources
+
+CLIENTS = 48
+"""Processes that may share one device by MPS (NVIDIA's limit since Volta), and that we let share one by time-slicing
+where the node does not say into how many replicas its devices are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayout:
+    """What never changes of a node's devices, by position.
+
+    `indices`: Ray's index. `sizes`: memory [MiB], 1 where it is not known. `sized`: whether any is known. `profiles`:
+    of a MIG instance that is had by its profile only, empty for what counts as a GPU. `gpus`: which instance lies on
+    which GPU. `links`: the positions that each reaches by NVLink; None where it makes no difference which are taken.
+    """
+
+    indices: tuple[int, ...]
+    sick: frozenset[int]
+    sizes: tuple[int, ...]
+    sized: bool
+    profiles: tuple[str, ...]
+    gpus: tuple[str, ...] = ()
+    links: tuple[frozenset[int], ...] | None = None
+    exact: bool = False
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What decides, beside what is free, which bundles fit; equal for all nodes of plain GPUs."""
+        return (self.sizes, self.profiles, self.gpus, self.exact) if self.sized or self.gpus else (self.exact,)
+
+    @staticmethod
+    def of(node: NodeSpec) -> DeviceLayout:
+        """The layout of a node. Devices that the inventory doesn't list are counted from the node's GPUs."""
+        devices = sorted(node.devices, key=lambda device: device.index)
+        if not devices:
+            count = -(-node.total.gpu_units // UNIT)
+            return DeviceLayout(tuple(range(count)), frozenset(), (1,) * count, False, ("",) * count)
+        sizes = tuple(device.memory_bytes // MIB or 1 for device in devices)
+        profiles: tuple[str, ...] = ("",) * len(devices)
+        if node.mig_mixed:
+            # Of what was not read yet nobody knows whether it is an instance.
+            profiles = tuple("" if d.is_whole else d.mig_profile or "?" for d in devices)
+        links = None
+        if node.exact and any(device.nvlink for device in devices):
+            place = {device.index: position for position, device in enumerate(devices)}
+            reached = tuple(frozenset(place[i] for i in d.nvlink if i in place) for d in devices)
+            links = None if all(len(r) == len(devices) - 1 for r in reached) else reached
+        return DeviceLayout(
+            indices=tuple(device.index for device in devices),
+            sick=frozenset(device.index for device in devices if device.sick),
+            sizes=sizes,
+            sized=any(size != 1 for size in sizes),
+            profiles=profiles,
+            gpus=tuple(device.pci for device in devices) if any(profiles) else (),
+            links=links,
+            exact=node.exact,
+        )
 
 
 class Slot:
     """One node's free amounts; never changed once made, so that copies of a Room share it.
 
-    `amounts`: everything but GPUs. `devices`: free units per device position, 0 for a sick one. `indices`: Ray's
-    index of each position. Negative amounts mean that more is held than the node has.
+    `amounts`: everything but GPUs. `left`: what is free of each device, in 1/10000 of a MiB of its memory where that
+    is known, else in units. `devices`: free GPU units per position, 0 for a sick one and for what is no GPU. Negative
+    amounts mean that more is held than the node has.
     """
 
-    __slots__ = ("_free", "amounts", "devices", "gpu_units", "indices", "sick")
+    __slots__ = ("_free", "amounts", "devices", "gpu_units", "layout", "left")
 
-    def __init__(
-        self, amounts: dict[str, int], devices: tuple[int, ...], indices: tuple[int, ...], sick: frozenset[int]
-    ) -> None:
+    def __init__(self, amounts: dict[str, int], left: tuple[int, ...], layout: DeviceLayout) -> None:
         self.amounts = amounts
+        self.left = left
+        self.layout = layout
+        devices = left
+        if layout.sized:
+            devices = tuple(n // size for n, size in zip(left, layout.sizes, strict=True))
+        if layout.gpus:
+            devices = tuple(0 if profile else n for n, profile in zip(devices, layout.profiles, strict=True))
         self.devices = devices
-        self.indices = indices
-        self.sick = sick
         self.gpu_units = sum(devices)
         self._free: Resources | None = None
 
     @staticmethod
     def empty(node: NodeSpec) -> Slot:
-        """Nothing held. Devices that the inventory doesn't list are counted from the node's GPUs."""
-        units = node.total.gpu_units
-        listed = {device.index: device.sick for device in node.devices}
-        indices = tuple(sorted(listed)) if listed else tuple(range(-(-units // UNIT)))
-        capacity = [0 if listed.get(index, "") else UNIT for index in indices]
-        if not listed and units % UNIT:
-            capacity[-1] = units % UNIT
-        return Slot(
-            {name: n for name, n in node.total if name != GPU},
-            tuple(capacity),
-            indices,
-            frozenset(index for index, reason in listed.items() if reason),
-        )
+        """Nothing held."""
+        layout = DeviceLayout.of(node)
+        left = [UNIT * size for size in layout.sizes]
+        if layout.sick:
+            left = [0 if index in layout.sick else n for index, n in zip(layout.indices, left, strict=True)]
+        if not node.devices and node.total.gpu_units % UNIT:
+            left[-1] = node.total.gpu_units % UNIT
+        amounts = {name: n for name, n in node.total.items if name != GPU}
+        if node.sharing:
+            amounts[node.sharing] = UNIT * (node.replicas or CLIENTS) * len(left)
+        return Slot(amounts, tuple(left), layout)
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Ray's index of each position."""
+        return self.layout.indices
+
+    @property
+    def sick(self) -> frozenset[int]:
+        """The indices of sick devices."""
+        return self.layout.sick
 
     @property
     def free(self) -> Resources:
@@ -53,20 +125,91 @@ class Slot:
             self._free = Resources.of_units({**self.amounts, GPU: self.gpu_units})
         return self._free
 
+    @property
+    def free_mib(self) -> int:
+        """The free memory of devices that count as GPUs, in 1/10000 MiB; of devices whose memory is known."""
+        layout = self.layout
+        return sum(
+            n
+            for n, size, profile in zip(self.left, layout.sizes, layout.profiles, strict=True)
+            if size > 1 and not profile
+        )
+
+    # ------------------------------------------------------------ does it fit
+
     def fits(self, bundle: Resources) -> bool:
         """Whether every amount is there, and the GPUs in devices."""
-        for name, n in bundle.items:
-            if name == GPU:
-                if not _devices_fit(self.devices, n):
-                    return False
-            elif self.amounts.get(name, 0) < n:
+        need = device_need(bundle)
+        for name, n in need.rest:
+            if self.amounts.get(name, 0) < n:
                 return False
-        return True
+        if need.plain:
+            return not need.units or _devices_fit(self.devices, need.units)
+        if need.shares and len(self._able(need)) < need.shares:
+            return False
+        return all(len(self._instances(profile)) >= count for profile, count in need.slices if self._lists(profile))
 
-    def choose(self, units: int) -> tuple[int, ...]:
-        """The device indices that Ray would bind; where they don't suffice, the freest ones (overcharged)."""
+    def lacks_names(self, bundle: Resources) -> bool:
+        """Whether only names for its GPUs are missing: Ray could not be told which devices the bundle has."""
+        need = device_need(bundle)
+        if need.plain or self.layout.exact:
+            return False
+        return need.shares > 1 or any(self._lists(profile) and not self._one_profile for profile, _ in need.slices)
+
+    def _able(self, need: DeviceNeed) -> list[int]:
+        """Positions that take one share."""
+        layout = self.layout
+        if need.shares > 1 and not layout.exact:
+            return []  # Ray would put the whole sum on the device that it likes
+        if need.share_mib:
+            return [
+                p
+                for p, n in enumerate(self.left)
+                if n >= need.share_mib and layout.sizes[p] > 1 and not layout.profiles[p]
+            ]
+        return [p for p, n in enumerate(self.devices) if n >= need.share_units]
+
+    def _lists(self, profile: str) -> bool:
+        """Whether instances of the profile are devices that are known one by one."""
+        return profile in self.layout.profiles
+
+    @property
+    def _one_profile(self) -> bool:
+        return len(set(self.layout.profiles)) == 1
+
+    def _instances(self, profile: str) -> list[int]:
+        """Positions of free instances of the profile that Ray can be told to take."""
+        layout = self.layout
+        if not layout.exact and not self._one_profile:
+            return []
+        return [
+            p
+            for p, n in enumerate(self.left)
+            if layout.profiles[p] == profile and n == UNIT * layout.sizes[p] and n > 0
+        ]
+
+    # ------------------------------------------------------------ which devices
+
+    def choose(self, bundle: Resources) -> tuple[int, ...]:
+        """The device indices that the bundle gets, a fraction's last; where they don't suffice, the freest ones."""
+        need = device_need(bundle)
+        if need.plain:
+            return self._named(self._choose_plain(need.units))
+        found: list[int] = []
+        if need.shares:
+            able = sorted(self._able(need), key=lambda p: (self.left[p], p))[: need.shares]
+            others = sorted((p for p in range(len(self.left)) if p not in able), key=lambda p: (-self.left[p], p))
+            found += [*able, *others[: need.shares - len(able)]]
+        for profile, count in need.slices:
+            if self._lists(profile):
+                found += sorted(self._instances(profile), key=self._on_used_gpus)[:count]
+        return self._named(found)
+
+    def _choose_plain(self, units: int) -> list[int]:
         whole, fraction = divmod(units, UNIT)
-        positions = [p for p, n in enumerate(self.devices) if n == UNIT][:whole]
+        free = [p for p, n in enumerate(self.devices) if n == UNIT]
+        links = self.layout.links
+        positions = free[:whole] if links is None or whole >= len(free) else best_linked(free, whole, links)
         if len(positions) < whole:
             others = [p for p in range(len(self.devices)) if p not in positions]
             positions += sorted(others, key=lambda p: (-self.devices[p], p))[: whole - len(positions)]
@@ -77,33 +220,75 @@ class Slot:
                 positions.append(min(room, key=lambda p: (self.devices[p], p)))
             elif others:
                 positions.append(max(others, key=lambda p: (self.devices[p], -p)))
+        return positions
+
+    def _on_used_gpus(self, position: int) -> tuple[int, int]:
+        """Instances of GPUs in use first: a GPU with none in use can be cut anew."""
+        gpu = self.layout.gpus[position]
+        used = sum(self.left[p] == 0 for p, other in enumerate(self.layout.gpus) if other == gpu) if gpu else 0
+        return -used, position
+
+    def fullest(self, bundle: Resources) -> tuple[int, ...]:
+        """The device indices that the bundle most probably lies on: wholly used ones, then one for the fraction."""
+        need = device_need(bundle)
+        healthy = [p for p in range(len(self.devices)) if self.indices[p] not in self.sick]
+        if need.plain:
+            whole, fraction = divmod(need.units, UNIT)
+            positions = sorted(healthy, key=lambda p: (self.devices[p], p))[:whole]
+            if fraction:
+                used = [p for p in healthy if p not in positions and self.devices[p] + fraction <= UNIT]
+                positions += [max(used, key=lambda p: (self.devices[p], -p))] if used else []
+            return self._named(positions)
+        found: list[int] = []
+        if need.shares:
+            sizes = self.layout.sizes
+            used = [p for p in healthy if self.left[p] + self._share(need, p) <= UNIT * sizes[p]]
+            found += sorted(used, key=lambda p: (-self.left[p], p))[: need.shares]
+        for profile, count in need.slices:
+            found += [p for p in healthy if self.layout.profiles[p] == profile and self.left[p] == 0][:count]
+        return self._named(found)
+
+    def _named(self, positions: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.indices[p] for p in positions)
 
-    def fullest(self, units: int) -> tuple[int, ...]:
-        """The device indices that `units` most probably lie on: wholly used ones, then one that has the fraction."""
-        whole, fraction = divmod(units, UNIT)
-        healthy = [p for p in range(len(self.devices)) if self.indices[p] not in self.sick]
-        positions = sorted(healthy, key=lambda p: (self.devices[p], p))[:whole]
-        if fraction:
-            used = [p for p in healthy if p not in positions and self.devices[p] + fraction <= UNIT]
-            positions += [max(used, key=lambda p: (self.devices[p], -p))] if used else []
-        return tuple(self.indices[p] for p in positions)
+    # ------------------------------------------------------------ charging
+
+    def realised(self, bundle: Resources, devices: Sequence[int]) -> Resources:
+        """The bundle with what its memory share comes to in GPUs on these devices; any other bundle as it is."""
+        need = device_need(bundle)
+        if not need.share_mib:
+            return bundle
+        sizes = dict(zip(self.indices, self.layout.sizes, strict=True))
+        units = sum(min(UNIT, max(1, need.share_mib // sizes.get(index, 1))) for index in devices)
+        return with_gpus(bundle, units)
 
     def minus(self, bundle: Resources, devices: Sequence[int]) -> Slot:
         """The slot with the bundle charged to these devices (a negative bundle gives back)."""
-        amounts = dict(self.amounts)
-        for name, n in bundle.items:
-            if name != GPU:
+        need = device_need(bundle)
+        amounts = self.amounts
+        if need.rest:
+            amounts = dict(amounts)
+            for name, n in need.rest:
                 amounts[name] = amounts.get(name, 0) - n
-        sign = -1 if bundle.gpu_units < 0 else 1
-        left = abs(bundle.gpu_units)
-        charged = list(self.devices)
-        for index in devices:
-            part = min(left, UNIT)
-            left -= part
+        if not devices:
+            return Slot(amounts, self.left, self.layout)
+        sign = -1 if any(n < 0 for _, n in bundle.items) else 1
+        left = list(self.left)
+        rest = need.units
+        for number, index in enumerate(devices):
+            part, rest = min(rest, UNIT), max(0, rest - UNIT)
             if index in self.indices and index not in self.sick:
-                charged[self.indices.index(index)] -= sign * part
-        return Slot(amounts, tuple(charged), self.indices, self.sick)
+                position = self.indices.index(index)
+                if need.plain:
+                    left[position] -= sign * part * self.layout.sizes[position]
+                elif number < need.shares:
+                    left[position] -= sign * self._share(need, position)
+                else:
+                    left[position] -= sign * UNIT * self.layout.sizes[position]
+        return Slot(amounts, tuple(left), self.layout)
+
+    def _share(self, need: DeviceNeed, position: int) -> int:
+        return need.share_mib or need.share_units * self.layout.sizes[position]
 
 
 def _devices_fit(devices: tuple[int, ...], units: int) -> bool:

@@ -24,6 +24,7 @@ from rayorch.core.resources import MODEL_LABEL as MODEL_LABEL
 from rayorch.core.resources import UNIT as UNIT
 from rayorch.core.resources import Resources as Resources
 from rayorch.core.resources import total as total
+from rayorch.core.sharing import mig_profile
 from rayorch.core.timing import ArraySpec as ArraySpec
 from rayorch.core.timing import Dependency as Dependency
 from rayorch.core.timing import RetryRule as RetryRule
@@ -242,6 +243,11 @@ class Device:
     numa: int | None = None
     nvlink: tuple[int, ...] = ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is known to be a GPU, and not an instance of one."""
+        return bool(self.uuid) and not self.mig_profile and not self.uuid.startswith("MIG-")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
@@ -255,7 +261,10 @@ class NodeSpec:
     `group`, `instance`: the node group that it belongs to and the name of its machine (pod) there, empty where nobody
     provides nodes. `idle_since_s`: since when nothing at all has been in use on it, None while something is.
     `device_note`: what is to be said of its devices as a whole (they can't be read; their MIG profiles are not those of
-    its group).
+    its group, it differs from nodes of its kind).
+    `mig_mixed`: MIG instances are had by their profile ("mig-1g.10gb" in `total`) and do not count as GPUs. `sharing`:
+    how parts of one device are kept apart there (`sharing.MODES`), empty where nothing is; `replicas`: how many may
+    share one device, 0 where the node does not say.
     """
 
     id: NodeId
@@ -276,6 +285,9 @@ class NodeSpec:
     device_note: str = ""
     exact: bool = False
     foreign_devices: tuple[tuple[int, int], ...] = ()
+    mig_mixed: bool = False
+    sharing: str = ""
+    replicas: int = 0
 
     @property
     def foreign_unnamed(self) -> int:
@@ -284,6 +296,14 @@ class NodeSpec:
         Elsewhere Ray keeps all users of a node apart, whichever devices they have.
         """
         return max(0, self.foreign.gpu_units - sum(n for _, n in self.foreign_devices)) if self.exact else 0
+
+    @property
+    def ray_total(self) -> Resources:
+        """What Ray counts: instances that are had by their profile are GPUs to it."""
+        if not self.mig_mixed or not self.devices:
+            return self.total
+        rest = {name: n for name, n in self.total if mig_profile(name) is None}
+        return Resources.of_units({**rest, GPU: UNIT * len(self.devices)})
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -297,7 +317,7 @@ class NodeSpec:
         Empty where it is not known, where there are no GPUs, and where there are several models: such a node serves
         no workload that names a model.
         """
-        if not self.total.gpu_units:
+        if not self.total.gpu_units and not self.devices:
             return ""
         models = self.models
         if len(models) > 1:

@@ -27,6 +27,7 @@ from rayorch.core.events import (
 from rayorch.core.lifecycle import Move
 from rayorch.core.planning.draft import OWED_S
 from rayorch.core.reports import CheckpointCommitted
+from rayorch.core.sharing import asks_of_ray, device_shares, uses_devices
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
     UNIT,
@@ -83,10 +84,7 @@ def check_devices(snapshot: Snapshot) -> tuple[Violation, ...]:
     """1: no device above its capacity, by our books."""
     charged: dict[tuple[NodeId, int], int] = {}
     for member in _members(snapshot.allocations):
-        left = member.bundle.gpu_units
-        for device in member.devices:
-            part = min(left, UNIT)
-            left -= part
+        for device, part in device_shares(member.bundle, member.devices):
             charged[member.node, device] = charged.get((member.node, device), 0) + part
     return tuple(
         Violation(1, f"{node} device {device}", f"{units / UNIT:g} of 1 GPU is charged")
@@ -120,13 +118,13 @@ def check_groups_fit(snapshot: Snapshot, groups: Iterable[WorldGroup]) -> tuple[
                 held.setdefault(node, []).append(split_devices(bundle)[0])
     booked: dict[NodeId, list[Resources]] = {}
     for member in _members(snapshot.allocations):
-        booked.setdefault(member.node, []).append(member.bundle)
+        booked.setdefault(member.node, []).append(asks_of_ray(member.bundle, member.devices))
     for spec in snapshot.nodes:
         if spec.health is NodeHealth.LOST:
             continue
         for what, amounts in (("groups", held), ("books", booked)):
             amount = total(amounts.get(spec.id, []))
-            if not amount.fits_in(spec.total):
+            if not amount.fits_in(spec.ray_total):
                 found.append(Violation(1, spec.id, f"{what} hold {amount.to_floats()} of {spec.total.to_floats()}"))
     return tuple(found)
 
@@ -169,7 +167,7 @@ def check_models(snapshot: Snapshot) -> tuple[Violation, ...]:
     for allocation in snapshot.allocations:
         wished = wishes.get(allocation.workload)
         staying = [m for m in allocation.members if m.phase is not MemberPhase.RELEASING]
-        used = {models[m.node] for m in staying if m.bundle.gpu_units and m.node in models}
+        used = {models[m.node] for m in staying if uses_devices(m.bundle) and m.node in models}
         if wished is not None and (len(used) > 1 or not used <= set(wished)):
             detail = f"holds GPUs of {sorted(used)}, and wants one of {list(wished)}"
             found.append(Violation(2, allocation.workload, detail))

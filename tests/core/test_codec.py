@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NewType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayorch.core import codec
@@ -102,7 +102,7 @@ def test_a_snapshot_with_node_groups_and_a_plan_that_changes_them_come_back() ->
 
 
 @pytest.mark.parametrize("cls", known_types(), ids=lambda cls: cls.__name__)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.data_too_large])  # a Snapshot is large
 @given(data=st.data())
 def test_every_type_of_the_format_round_trips(cls: type, data: st.DataObject) -> None:
     value = data.draw(of_type(cls))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from rayorch.core.planning.claims import Shape, growth_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
+from rayorch.core.sharing import uses_devices
 from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload
 
 
@@ -56,7 +57,7 @@ def _grow(
     have = sum(1 for m in members if m.role == role.name)
     added: tuple[Member, ...] = ()
     while have + len(added) < wanted:
-        claim = growth_claim(workload, role, (*members, *added), draft.facts.topology.models)
+        claim = draft.priced(growth_claim(workload, role, (*members, *added), draft.facts.topology.models))
         if not all(books.quota.fits(claim.queue, claim.resources) for books in draft.both):
             break
         search = draft.search(*(books.room for books in draft.both))
@@ -85,4 +86,4 @@ def _coveted(draft: Draft) -> frozenset[NodeId]:
 
 def _models(shape: Shape, bundle: Resources) -> tuple[str, ...]:
     """The accelerator models that one piece may have, empty: any."""
-    return shape.accelerators if bundle.gpu_units else ()
+    return shape.accelerators if uses_devices(bundle) else ()

@@ -36,7 +36,7 @@ def admit(draft: Draft) -> list[Request]:
             key = (spec.roles, spec.groups, spec.kind, spec.topology, spec.accelerators)
             if key not in gangs:
                 gangs[key] = gang_of(spec)
-            requests.append(Request(start_claim(workload, gangs[key]), _gate(draft, workload, former)))
+            requests.append(Request(draft.priced(start_claim(workload, gangs[key])), _gate(draft, workload, former)))
         elif workload.state is State.RUNNING and workload.spec.kind is Kind.SERVE:
             requests += [Request(claim) for claim in _serve(draft, workload)]
     return requests
@@ -101,7 +101,7 @@ def _serve(draft: Draft, workload: Workload) -> list[Claim]:
     count = wanted - len(ours)
     if len(held_models(workload.spec, everything, models)) > 1:
         count = min(count, 1)  # the first one decides the model of the others
-    return [growth_claim(workload, role, everything, models, nth) for nth in range(count)]
+    return [draft.priced(growth_claim(workload, role, everything, models, nth)) for nth in range(count)]
 
 
 def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member, ...], count: int) -> None:

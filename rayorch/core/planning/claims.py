@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.planning.groups import Cell, Layout, is_nested, layouts
+from rayorch.core.sharing import uses_devices
 from rayorch.core.types import (
     Allocation,
     Kind,
@@ -172,7 +173,7 @@ def start_shape(spec: WorkloadSpec) -> Shape:
 
 def _accelerators(spec: WorkloadSpec, bundles: tuple[tuple[Resources, int], ...]) -> tuple[str, ...]:
     """Models matter only to what has GPUs."""
-    return spec.accelerators if any(bundle.gpu_units for bundle, _ in bundles) else ()
+    return spec.accelerators if any(uses_devices(bundle) for bundle, _ in bundles) else ()
 
 
 def held_models(spec: WorkloadSpec, members: tuple[Member, ...], models: Mapping[NodeId, str]) -> tuple[str, ...]:
@@ -180,7 +181,7 @@ def held_models(spec: WorkloadSpec, members: tuple[Member, ...], models: Mapping
 
     `models`: of each node that has one. Members whose node is gone say nothing.
     """
-    held = {models[m.node] for m in members if m.bundle.gpu_units and m.node in models}
+    held = {models[m.node] for m in members if uses_devices(m.bundle) and m.node in models}
     return tuple(model for model in spec.accelerators if model in held) or spec.accelerators
 
 

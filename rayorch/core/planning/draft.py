@@ -19,6 +19,7 @@ from rayorch.core.planning.seats import Ranking, Search
 from rayorch.core.policy import Profile, SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.room import Room, bound
+from rayorch.core.sharing import MIB, device_need, priced
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import (
@@ -270,6 +271,7 @@ class Draft:
     borrowed: dict[tuple[QueueId, str], frozenset[tuple[WorkloadId, int]]] = field(default_factory=dict)
     idle_room: Room | None = None
     ideal_room: Room | None = None
+    device_sizes: tuple[int, ...] | None = None
     holders: dict[tuple[str, QueueId | None], tuple[WorkloadId, ...]] = field(default_factory=dict)
     hopeless: set[Shape] = field(default_factory=set)
     room_waits: dict[Shape, tuple[Wait, ...]] = field(default_factory=dict)
@@ -347,13 +349,36 @@ class Draft:
     def charge(self, claim: Claim, nodes: tuple[NodeId, ...], *books: Books) -> tuple[Member, ...]:
         """Seat the claim on these nodes in all these books; the devices are the first book's."""
         members: list[Member] = []
+        by_memory = False
         for ask, node in zip(claim.asks, nodes, strict=True):
             devices = [pair.room.take(node, ask.bundle) for pair in books]
-            members.append(ask.on(node, devices[0]))
+            member = ask.on(node, devices[0])
+            if device_need(ask.bundle).share_mib:
+                by_memory = True
+                member = replace(member, bundle=books[0].room.slot(node).realised(ask.bundle, devices[0]))
+            members.append(member)
+        amount = total(m.bundle for m in members) if by_memory else claim.resources
         for pair in books:
-            pair.quota.charge(claim.queue, claim.resources)
+            pair.quota.charge(claim.queue, amount)
         self.touched.extend(nodes)
         return tuple(members)
+
+    def priced(self, claim: Claim) -> Claim:
+        """The claim with what its memory shares come to in GPUs at most, so that quota covers any seat that it gets."""
+        if not any(device_need(bundle).share_mib for bundle, _ in claim.shape.bundles):
+            return claim
+        return replace(claim, resources=total(self.price(b).times(n) for b, n in claim.shape.bundles))
+
+    def price(self, bundle: Resources) -> Resources:
+        """One bundle with its memory share in GPUs; any other bundle as it is."""
+        if not device_need(bundle).share_mib:
+            return bundle
+        if self.device_sizes is None:
+            nodes = self.facts.nodes.values()
+            self.device_sizes = tuple(
+                sorted({d.memory_bytes // MIB for n in nodes for d in n.devices if d.memory_bytes})
+            )
+        return priced(bundle, self.device_sizes)
 
     def close(self, claim: Claim, nodes: tuple[NodeId, ...]) -> None:
         """Hold nodes for the head of a queue."""

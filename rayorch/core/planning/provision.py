@@ -16,6 +16,7 @@ from rayorch.core.planning.arrivals import idle_after_s
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.stock import Area, Cell, Leftover, LeftoverPool, Piece, Source, Trial, paths_of
+from rayorch.core.sharing import uses_devices
 from rayorch.core.slot import Slot
 from rayorch.core.topology import NODE_LEVEL
 from rayorch.core.types import CPU, NodeId, Resources, WorkloadId
@@ -259,7 +260,7 @@ class _Way:
 
 
 def _suits(source: Source, piece: Piece, model: str) -> bool:
-    return not model or not piece.gpu_units or source.cell.model == model
+    return not model or not uses_devices(piece.bundle) or source.cell.model == model
 
 
 def _takes_all(leftover: Leftover, pieces: Pieces) -> bool:

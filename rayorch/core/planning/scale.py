@@ -20,6 +20,7 @@ from rayorch.core.planning.provision import Stock
 from rayorch.core.planning.release import release
 from rayorch.core.planning.stock import Piece, Source, Trial
 from rayorch.core.planning.waits import provisioning_wait
+from rayorch.core.sharing import uses_devices
 from rayorch.core.topology import NODE_LEVEL
 from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, StopCause, Workload
 
@@ -90,7 +91,7 @@ def _demand(draft: Draft, claim: Claim, known: dict[Shape, GangDemand]) -> GangD
     shape = claim.shape
     alike = known.get(shape)
     if alike is None:
-        bundles = tuple(bundle for bundle, count in shape.bundles for _ in range(count))
+        bundles = tuple(draft.price(bundle) for bundle, count in shape.bundles for _ in range(count))
         alike = known[shape] = GangDemand(claim.id, bundles, shape.topology, _selector(draft, shape))
     return GangDemand(claim.id, alike.bundles, alike.topology, alike.selector)
 
@@ -100,7 +101,7 @@ def _held(draft: Draft, workload: Workload, allocation: Allocation) -> GangDeman
     members, spec = staying(allocation), workload.spec
     selector: list[tuple[str, str]] = []
     if spec.accelerators:
-        models = {draft.facts.topology.models.get(m.node, "") for m in members if m.bundle.gpu_units}
+        models = {draft.facts.topology.models.get(m.node, "") for m in members if uses_devices(m.bundle)}
         if len(models) == 1 and "" not in models:
             selector.append((MODEL_LABEL, models.pop()))
     level = spec.topology.required
@@ -126,7 +127,7 @@ def _selector(draft: Draft, shape: Shape) -> tuple[tuple[str, str], ...]:
             state.group
             for state in capacity.groups
             if not model or state.group.model == model
-            if any(bundle.gpu_units and bundle.fits_in(state.group.total) for bundle, _ in shape.bundles)
+            if any(uses_devices(bundle) and bundle.fits_in(state.group.total) for bundle, _ in shape.bundles)
         ]
         values = {group.label(level) for group in able}
         value = values.pop() if len(values) == 1 else None
@@ -295,7 +296,7 @@ def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wai
 
 
 def _could_take(source: Source, piece: Piece, accelerators: tuple[str, ...], level: str | None) -> bool:
-    if piece.gpu_units and accelerators and source.cell.model not in accelerators:
+    if uses_devices(piece.bundle) and accelerators and source.cell.model not in accelerators:
         return False
     if level is not None and source.standing.blank.domain(level) is None and level != NODE_LEVEL:
         return False

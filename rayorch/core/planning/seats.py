@@ -14,6 +14,7 @@ from rayorch.core.planning.groups import Cell
 from rayorch.core.planning.nest import EVERYWHERE, fill_domain, fill_equal, seat
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
+from rayorch.core.sharing import GPU_MEMORY, device_need, uses_devices
 from rayorch.core.topology import NODE_LEVEL, Domain, Topology
 from rayorch.core.types import GPU, UNIT, NodeId, Resources, total
 
@@ -57,7 +58,7 @@ class Search:
 
     def takes(self, node: NodeId, bundle: Resources) -> bool:
         """Whether the node is open and has room for the bundle."""
-        if self.model and bundle.gpu_units and not self.has_model(node):
+        if self.model and uses_devices(bundle) and not self.has_model(node):
             return False
         return node not in self.closed and all(room.fits(node, bundle) for room in self.rooms)
 
@@ -125,7 +126,9 @@ def _inside(shape: Shape, domain: Domain, search: Search) -> tuple[NodeId, ...] 
 def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
     """All members on one node: the best one for a bundle as large as the gang."""
     one = total(bundle.times(count) for bundle, count in shape.bundles)
-    if search.best is not None and all(bundle.gpu_units % UNIT == 0 for bundle, _ in shape.bundles):
+    if search.best is not None and all(
+        bundle.gpu_units % UNIT == 0 and not device_need(bundle).shares for bundle, _ in shape.bundles
+    ):
         node = search.best(one, search.model)  # whole devices: what takes the sum takes the parts
         return None if node is None else (node,) * sum(count for _, count in shape.bundles)
     main, rooms = search.rooms[0], search.rooms
@@ -235,4 +238,6 @@ def free_total(search: Search, name: str) -> int:
     if name == GPU:
         return search.free_gpu_units(search.topology.nodes)
     room = search.rooms[0]
+    if name == GPU_MEMORY:
+        return sum(room.slot(n).free_mib for n in search.topology.nodes if n not in search.closed and room.usable(n))
     return sum(room.free(n).units(name) for n in search.topology.nodes if n not in search.closed and room.usable(n))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.planning.arrivals import Standing, nth
 from rayorch.core.policy import ScorePolicy, SortKey
+from rayorch.core.sharing import device_need, uses_devices
 from rayorch.core.slot import Slot
 from rayorch.core.types import GPU, UNIT, NodeId, NodeSpec, Resources, WorkloadId
 
@@ -63,11 +64,11 @@ class LeftoverPool:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[tuple[tuple[tuple[str, int], ...], tuple[int, ...]], Leftover] = {}
+        self._known: dict[tuple[object, ...], Leftover] = {}
 
     def of(self, slot: Slot) -> Leftover:
         """The one with these amounts."""
-        key = (tuple(slot.amounts.items()), slot.devices)
+        key = (tuple(slot.amounts.items()), slot.left, slot.layout.kind)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = Leftover(slot, self)
@@ -76,13 +77,14 @@ class LeftoverPool:
 
 def _count(slot: Slot, bundle: Resources) -> int:
     limit = ENDLESS
-    for name, n in bundle.items:
+    plain = device_need(bundle).plain
+    for name, n in bundle.items if plain else ():
         if name != GPU:
             limit = min(limit, max(0, slot.amounts.get(name, 0)) // n)
     whole, fraction = divmod(bundle.gpu_units, UNIT)
-    if not fraction:
+    if plain and not fraction:
         return min(limit, slot.devices.count(UNIT) // whole) if whole else limit
-    if not whole:
+    if plain and not whole:
         return min(limit, sum(max(0, units) // fraction for units in slot.devices))
     count = 0
     while count < limit and slot.fits(bundle):
@@ -91,10 +93,10 @@ def _count(slot: Slot, bundle: Resources) -> int:
 
 
 def _charged(slot: Slot, bundle: Resources, count: int) -> Slot:
-    if bundle.gpu_units % UNIT == 0:
-        return slot.minus(bundle.times(count), slot.choose(bundle.gpu_units * count))
+    if bundle.gpu_units % UNIT == 0 and device_need(bundle).plain:
+        return slot.minus(bundle.times(count), slot.choose(bundle.times(count)))
     for _ in range(count):
-        slot = slot.minus(bundle, slot.choose(bundle.gpu_units))
+        slot = slot.minus(bundle, slot.choose(bundle))
     return slot
 
 
@@ -173,7 +175,7 @@ class Source:
     def rank(self, piece: Piece, replicas: int, seats: int) -> SortKey:
         """Which group is grown first: for work without GPUs one without; then preference, least waste, fewest nodes."""
         wasted = replicas * self.hosts * self.units - seats * piece.gpu_units
-        misfit = int(not piece.gpu_units and self.units > 0)
+        misfit = int(not uses_devices(piece.bundle) and self.units > 0)
         group = self.standing.state.group
         return (misfit, group.preference, wasted, replicas * self.hosts, group.name)
 
@@ -202,7 +204,7 @@ class Area:
 
 
 def _right(cell: Cell, piece: Piece, model: str) -> bool:
-    return not model or not piece.gpu_units or cell.model == model
+    return not model or not uses_devices(piece.bundle) or cell.model == model
 
 
 @dataclass(eq=False, slots=True)

@@ -17,6 +17,7 @@ from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
 from rayorch.core.quota import Shortage
 from rayorch.core.room import Room
+from rayorch.core.sharing import GPU_DEVICES
 from rayorch.core.types import (
     GPU,
     UNIT,
@@ -164,6 +165,8 @@ def _lacks(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
     need = total(bundle.times(count) for bundle, count in shape.bundles)
     found: list[Wait] = []
     for name, units in need:
+        if name == GPU_DEVICES:
+            continue  # how they are cut, not how much is needed
         have = free_total(search, name)
         if have < units:
             detail = f"{_amount(units)} {name} are needed, {_amount(max(0, have))} are free"
