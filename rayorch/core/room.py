@@ -90,6 +90,15 @@ class Room:
         """Whether the node would take the bundle now."""
         return node_id in self._usable and self._slots[node_id].fits(bundle)
 
+    def pieces(self, node_id: NodeId, bundle: Resources) -> int:
+        """How many such bundles the node would take now, one after the other."""
+        return self._slots[node_id].pieces(bundle) if node_id in self._usable else 0
+
+    def part(self, nodes: Iterable[NodeId]) -> Room:
+        """A copy of these nodes only, for trials."""
+        slots = {node: self._slots[node] for node in nodes if node in self._slots}
+        return Room(self._nodes, slots, self._usable & slots.keys())
+
     def take(self, node_id: NodeId, bundle: Resources) -> tuple[int, ...]:
         """Charge the bundle and answer the device indices that it gets, the one with the fraction last.
 

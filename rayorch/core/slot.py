@@ -71,6 +71,12 @@ class DeviceLayout:
         )
 
 
+ENDLESS = 1_000_000
+"""How many empty bundles a node takes."""
+MOST_TRIED = 1_000
+"""Fractions are counted one by one, up to this many on a node."""
+
+
 class Slot:
     """One node's free amounts; never changed once made, so that copies of a Room share it.
 
@@ -148,6 +154,23 @@ class Slot:
         if need.shares and len(self._able(need)) < need.shares:
             return False
         return all(len(self._instances(profile)) >= count for profile, count in need.slices if self._lists(profile))
+
+    def pieces(self, bundle: Resources) -> int:
+        """How many such bundles it takes, one after the other; of empty ones, `ENDLESS`."""
+        if not bundle.items:
+            return ENDLESS
+        if not self.fits(bundle):
+            return 0
+        need = device_need(bundle)
+        if need.plain and need.units % UNIT == 0:
+            count = self.devices.count(UNIT) // (need.units // UNIT) if need.units else ENDLESS
+            for name, n in need.rest:
+                count = min(count, self.amounts[name] // n)
+            return count
+        slot, count = self, 0
+        while count < MOST_TRIED and slot.fits(bundle):
+            slot, count = slot.minus(slot.realised(bundle, chosen := slot.choose(bundle)), chosen), count + 1
+        return count
 
     def lacks_names(self, bundle: Resources) -> bool:
         """Whether only names for its GPUs are missing: Ray could not be told which devices the bundle has."""

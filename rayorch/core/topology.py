@@ -25,7 +25,8 @@ class Topology:
     """All domains by level. `levels` runs from the outermost level inwards and ends with "node".
 
     `models`: the accelerator model of each node that has one (`NodeSpec.model`). `unknown`: the nodes without a value
-    of a level, for each level where there are any.
+    of a level, for each level where there are any. `paths`: the domains that each node is in, as (level, name); that of
+    all nodes is ("", "").
     """
 
     levels: tuple[str, ...]
@@ -33,6 +34,8 @@ class Topology:
     nodes: tuple[NodeId, ...]
     models: Mapping[NodeId, str] = field(default_factory=dict)
     unknown: Mapping[str, frozenset[NodeId]] = field(default_factory=dict)
+    paths: Mapping[NodeId, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    _named: Mapping[tuple[str, str], Domain] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(nodes: Iterable[NodeSpec]) -> Topology:
@@ -45,13 +48,16 @@ class Topology:
         ordered = sorted(nodes, key=lambda node: node.id)
         levels: list[str] = []
         members: dict[str, dict[str, list[NodeId]]] = {}
+        paths: dict[NodeId, tuple[tuple[str, str], ...]] = {}
         for node in ordered:
-            path = ""
+            path, inside = "", [("", ""), (NODE_LEVEL, str(node.id))]
             for level, value in node.topology:
                 if level not in levels:
                     levels.append(level)
                 path = f"{path}/{value}" if path else value
                 members.setdefault(level, {}).setdefault(path, []).append(node.id)
+                inside.append((level, path))
+            paths[node.id] = tuple(inside)
         domains = {
             level: tuple(Domain(level, name, tuple(ids)) for name, ids in sorted(groups.items()))
             for level, groups in members.items()
@@ -64,7 +70,8 @@ class Topology:
             known = {id for domain in domains[level] for id in domain.nodes}
             if len(known) < len(ids):
                 unknown[level] = frozenset(id for id in ids if id not in known)
-        return Topology((*levels, NODE_LEVEL), domains, ids, models, unknown)
+        named = {(domain.level, domain.name): domain for group in domains.values() for domain in group}
+        return Topology((*levels, NODE_LEVEL), domains, ids, models, unknown, paths, named)
 
     def at(self, level: str) -> tuple[Domain, ...]:
         """The domains of a level; none when no node has it."""
@@ -82,9 +89,13 @@ class Topology:
         """Those of the nodes whose GPUs are of the model; all of them for an empty one."""
         return [node for node in nodes if self.models.get(node) == model] if model else nodes
 
+    def is_whole(self, domain: Domain) -> bool:
+        """Whether it is one of these domains, and not a part of one."""
+        return self._named.get((domain.level, domain.name)) is domain
+
     def domain_of(self, level: str, node: NodeId) -> Domain | None:
         """The domain of a level that the node is in."""
-        for domain in self.at(level):
-            if node in domain.nodes:
-                return domain
+        for other, name in self.paths.get(node, ()):
+            if other == level:
+                return self._named.get((level, name))
         return None

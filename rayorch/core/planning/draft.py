@@ -8,14 +8,15 @@ what is promised to another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.claims import Claim, Shape, staying
-from rayorch.core.planning.seats import Ranking, Search
+from rayorch.core.planning.index import NodeScore, View
+from rayorch.core.planning.seats import Search
 from rayorch.core.policy import Profile, SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.room import Room, bound
@@ -137,6 +138,11 @@ class Facts:
         """The profile's score for a node."""
         return self.profile.score(bundle, self.nodes[node], free)
 
+    @property
+    def live_queues(self) -> list[QueueId]:
+        """The queues with live attempts that hold seats."""
+        return sorted({workload.spec.queue for workload, _ in self.holdings})
+
     def live(self) -> list[tuple[Workload, Allocation]]:
         """Live attempts that hold seats, by id."""
         return [(self.workloads[id], self.held[id]) for id in sorted(self.held)]
@@ -232,7 +238,7 @@ class Draft:
     nodes that are on their way, in order; `expected`: the latters' seats, by place in `lacking`. `gated`: claims that
     wait for something else first. `failed`: (how it was tried, shape, queue), not tried again; `no_room`: (where,
     shape), not tried until room comes free. `verdicts`: what became of a shape in a queue, for those behind it.
-    `rankings`, `touched`: the best nodes by bundle and model, and the log of nodes that changed.
+    `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
     queue are beyond its share of a resource. `idle_room`, `ideal_room`:
     nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
@@ -262,8 +268,8 @@ class Draft:
     failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
     no_room: set[tuple[str, Shape]] = field(default_factory=set)
     verdicts: dict[tuple[Shape, QueueId], Verdict] = field(default_factory=dict)
-    rankings: dict[tuple[Resources, str], Ranking] = field(default_factory=dict)
     touched: list[NodeId] = field(default_factory=list)
+    views: dict[str, View] = field(default_factory=dict)
     moves: tuple[Move, ...] | None = None
     lowest_priority: int = 0
     heads: set[QueueId] = field(default_factory=set)
@@ -324,17 +330,37 @@ class Draft:
         return Search(rooms, self.facts.topology, self.facts.score, fullest, frozenset(self.closed))
 
     def open_search(self) -> Search:
-        """Where something can start now: room in both books. The best nodes are ranked once per bundle and model."""
-        search = self.search(*(books.room for books in self.both))
+        """Where something can start now: room in both books."""
+        view = self._view("open", lambda: tuple(books.room for books in self.both), self.facts.score)
+        search = self.search(*view.rooms())
+        return replace(search, view=view, domain_score=lambda domain: (view.units(domain),))
 
-        def best(bundle: Resources, model: str) -> NodeId | None:
-            there = search.on(model) if model else search
-            ranking = self.rankings.get((bundle, model))
-            if ranking is None:
-                ranking = self.rankings[bundle, model] = Ranking(bundle, there, self.touched)
-            return ranking.best(there, self.touched)
+    def soon_search(self) -> Search:
+        """Where something can start when all that is leaving has left."""
+        view = self._view("soon", lambda: (self.soon.room,), self.facts.score)
+        return replace(self.search(self.soon.room), view=view, domain_score=lambda domain: (view.units(domain),))
 
-        return replace(search, best=best)
+    def idle_search(self) -> Search:
+        """Where something could start if all work ended: the nodes that are in use least first."""
+        empty, soon = self.idle(), self.soon_search().view
+
+        def least_used_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+            return (self.in_use(node), *self.facts.score(bundle, node, free))
+
+        view = self._view("idle", lambda: (empty,), least_used_first)
+        assert soon is not None
+        return replace(
+            self.search(empty), score=least_used_first, view=view, domain_score=lambda domain: (-soon.units(domain),)
+        )
+
+    def in_use(self, node: NodeId) -> int:
+        """GPU units of a node that will be in use when all that is leaving has left."""
+        return self.idle().slot(node).gpu_units - self.soon.room.slot(node).gpu_units
+
+    def _view(self, name: str, rooms: Callable[[], tuple[Room, ...]], score: NodeScore) -> View:
+        if name not in self.views:
+            self.views[name] = View(rooms, self.closed, self.facts.topology, score, self.touched)
+        return self.views[name]
 
     def staying(self, id: WorkloadId) -> tuple[Member, ...]:
         """What a live attempt keeps after this plan, without what the plan adds; empty when it is stopped."""

@@ -96,16 +96,41 @@ def _allowed(draft: Draft, claim: Claim, cause: StopCause) -> list[Move]:
         return []
     if not reclaims and draft.lowest_priority >= claim.priority:
         return []
+    judged = reclaims or borrows
+    queues = _above(draft, claim, reclaims) if judged else frozenset()
+    if judged and not queues:
+        return []
     moves = [
         move
         for move in known
         if (reclaims or move.victim.spec.priority < claim.priority)
+        and (not judged or move.victim.spec.queue in queues)
         and move.victim.id not in (claim.id, claim.workload.yielded_to)
         and move.victim.id not in draft.added
     ]
-    if not reclaims and not borrows:
-        return moves
-    return _in_turn(draft, claim, moves, reclaims)
+    return _in_turn(draft, claim, moves, reclaims) if judged else moves
+
+
+def _above(draft: Draft, claim: Claim, reclaims: bool) -> frozenset[QueueId]:
+    """The queues whose moves `_in_turn` may choose, before any move: a first look that costs no look at moves."""
+    quota = draft.soon.quota
+    names = tuple(name for name, _ in claim.resources)
+    found: set[QueueId] = set()
+    sides: dict[tuple[QueueId, QueueId], bool] = {}
+    for queue in draft.facts.live_queues:
+        parting = quota.divergence(claim.queue, queue)
+        if parting is None:
+            if not reclaims:
+                found.add(queue)
+            continue
+        if parting not in sides:
+            sides[parting] = any(
+                quota.above_deserved(parting[1], (name,)) and not (reclaims and not quota.deserves(parting[0], name))
+                for name in names
+            )
+        if sides[parting]:
+            found.add(queue)
+    return frozenset(found)
 
 
 def _has_a_share(quota: Quota, claim: Claim) -> bool:

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING
 
 from rayorch.core.planning import segments
 from rayorch.core.planning.groups import Cell
+from rayorch.core.planning.index import EVERYWHERE as EVERYWHERE
 from rayorch.core.room import Room
 from rayorch.core.topology import NODE_LEVEL, Domain, Topology
 from rayorch.core.types import CPU, GPU, UNIT, NodeId, Resources, TopologyRequest
 
 if TYPE_CHECKING:
     from rayorch.core.planning.seats import Search
-
-EVERYWHERE = ""
-"""The level of the one domain that holds all nodes."""
 
 MAX_TRIES = 64
 """How many domains are tried in all for cells of different size inside one cell."""
@@ -47,13 +45,13 @@ class Found:
 def seat(cell: Cell, search: Search, within: Domain | None = None) -> tuple[NodeId, ...] | None:
     """A node for every seat of the cell, in its order; None: no place. `within`: only these nodes are looked at."""
     everywhere = Domain(EVERYWHERE, "", search.topology.nodes)
-    found = _cell(cell, within or everywhere, replace(search, best=None))
+    found = _cell(cell, within or everywhere, search)
     return found.nodes if found is not None else None
 
 
 def fill_domain(cell: Cell, domain: Domain, search: Search) -> tuple[NodeId, ...] | None:
     """The same inside a domain that is known to meet what the cell itself asks of the topology."""
-    found = _fill(cell, domain, _fork(replace(search, best=None)))
+    found = _fill(cell, domain, _fork(search))
     return found.nodes if found is not None else None
 
 
@@ -277,7 +275,7 @@ def _in_place(unit: Unit, count: int, domain: Domain, search: Search) -> Found |
 
 def _on_nodes(bundle: Resources, count: int, nodes: Sequence[NodeId], search: Search) -> Found | None:
     chosen = fill_equal(bundle, count, nodes, search)
-    return Found(tuple(chosen), search) if chosen is not None else None
+    return Found(tuple(chosen), replace(search, view=None)) if chosen is not None else None
 
 
 def fill_equal(bundle: Resources, count: int, nodes: Sequence[NodeId], trial: Search) -> list[NodeId] | None:
@@ -308,6 +306,8 @@ def _fork(search: Search) -> Search:
 def times(unit: Unit, domain: Domain, search: Search, limit: int) -> int:
     """How many such units the domain takes, at most `limit`. Exact for seats, and for cells of equal units."""
     if isinstance(unit, Resources):
+        if search.view is not None and search.topology.is_whole(domain):
+            return min(limit, search.view.count(unit, search.model, domain))
         return _seats(unit, domain.nodes, search, limit)
     level = unit.topology.required
     if level is None or level == domain.level:

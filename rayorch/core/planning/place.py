@@ -49,7 +49,7 @@ def promise(draft: Draft, claim: Claim) -> bool:
     key = (SOON, claim.shape)
     if draft.soon is draft.now or key in draft.no_room or not draft.soon.quota.fits(claim.queue, claim.resources):
         return False
-    nodes = find(claim.shape, draft.search(draft.soon.room))
+    nodes = find(claim.shape, draft.soon_search())
     if nodes is None:
         draft.no_room.add(key)
         return False
@@ -96,26 +96,13 @@ def hold(draft: Draft, claim: Claim) -> bool:
     key = (HELD, claim.shape)
     if claim.grows or small or claim.queue in draft.heads or key in draft.no_room:
         return False
-    empty = draft.idle()
-    plain = draft.search(empty)
-
-    def in_use(node: NodeId) -> int:
-        return empty.free(node).gpu_units - draft.soon.room.free(node).gpu_units
-
-    def least_used_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (in_use(node), *plain.score(bundle, node, free))
-
-    search = replace(
-        plain,
-        score=least_used_first,
-        domain_score=lambda d: (-sum(draft.soon.room.gpu_units(node) for node in d.nodes),),
-    )
+    search = draft.idle_search()
     found = [nodes for shape in claim.shape.by_model if (nodes := find(shape.loose, search)) is not None]
     if not found:
         draft.no_room.add(key)
         return False
     # Of several accelerator models the one that is in use least, then the preferred one.
-    nodes = min(found, key=lambda nodes: sum(in_use(node) for node in set(nodes)))
+    nodes = min(found, key=lambda nodes: sum(draft.in_use(node) for node in set(nodes)))
     draft.heads.add(claim.queue)
     members = tuple(ask.on(node, ()) for ask, node in zip(claim.asks, nodes, strict=True))
     draft.close(claim, nodes)
@@ -139,7 +126,7 @@ def _to_its_own(draft: Draft, claim: Claim, search: Search) -> Search:
     def domain_score(domain: Domain) -> SortKey:
         return (any(node in others for node in domain.nodes), *search.domain_score(domain))
 
-    return replace(search, score=score, domain_score=domain_score, best=None) if others else search
+    return replace(search, score=score, domain_score=domain_score, view=None) if others else search
 
 
 def _meant_for_others(draft: Draft, claim: Claim) -> frozenset[NodeId]:

@@ -5,21 +5,18 @@ Nothing here changes a Room that it is given: trials are made on copies, and a g
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.groups import Cell
+from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.nest import EVERYWHERE, fill_domain, fill_equal, seat
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.sharing import GPU_MEMORY, device_need, uses_devices
 from rayorch.core.topology import NODE_LEVEL, Domain, Topology
 from rayorch.core.types import GPU, UNIT, NodeId, Resources, total
-
-NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
-"""(bundle, node, free there) -> sort key; the smallest goes first."""
 
 DomainScore = Callable[[Domain], SortKey]
 """Which of several domains that take the whole gang; the smallest goes first."""
@@ -29,8 +26,8 @@ DomainScore = Callable[[Domain], SortKey]
 class Search:
     """Where to look. A seat must fit in every one of `rooms`; the first is the one that is scored.
 
-    `closed`: nodes that are held for others. `best`: the best node for one bundle whose GPUs are of a model (empty:
-    any), where a Ranking knows it. `model`: the only one that GPUs may be of now, empty: any.
+    `closed`: nodes that are held for others. `model`: the only one that GPUs may be of now, empty: any. `view`: an
+    index of these rooms with these closed nodes and this score, where there is one; it only saves time.
     """
 
     rooms: tuple[Room, ...]
@@ -38,8 +35,8 @@ class Search:
     score: NodeScore
     domain_score: DomainScore
     closed: frozenset[NodeId] = frozenset()
-    best: Callable[[Resources, str], NodeId | None] | None = None
     model: str = ""
+    view: View | None = None
 
     def on(self, model: str) -> Search:
         """The same where GPUs may be of one model only."""
@@ -87,19 +84,22 @@ def _find(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
         return seat(shape.layout, search)
     unknown = search.topology.unknown.get(shape.topology.required or "")
     if unknown:  # a node that is in no domain of the level is not in one that they share
-        search = replace(search, closed=search.closed | unknown, best=None)
+        search = replace(search, closed=search.closed | unknown, view=None)
     alone = len(shape.bundles) == 1 and shape.bundles[0][1] == 1
     for domains in _spaces(shape, search.topology):
-        if alone and search.best is not None and domains and domains[0].level == EVERYWHERE:
-            node = search.best(shape.bundles[0][0], search.model)
+        if alone and search.view is not None and domains and domains[0].level == EVERYWHERE:
+            node = search.view.fit(shape.bundles[0][0], search.model).best()
             return None if node is None else (node,)
         if domains is search.topology.at(NODE_LEVEL):
             nodes = _on_one_node(shape, need, search)
             if nodes is not None:
                 return nodes
             continue
-        open_domains = [d for d in domains if search.free_gpu_units(d.nodes) >= need]
-        for domain in sorted(open_domains, key=lambda d: (*search.domain_score(d), d.name)):
+        if search.view is not None:
+            able = search.view.able(domains, shape.bundles, search.model)
+        else:
+            able = [d for d in domains if search.free_gpu_units(d.nodes) >= need]
+        for domain in able if len(able) < 2 else sorted(able, key=lambda d: (*search.domain_score(d), d.name)):
             nodes = _inside(shape, domain, search)
             if nodes is not None:
                 return nodes
@@ -126,10 +126,10 @@ def _inside(shape: Shape, domain: Domain, search: Search) -> tuple[NodeId, ...] 
 def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
     """All members on one node: the best one for a bundle as large as the gang."""
     one = total(bundle.times(count) for bundle, count in shape.bundles)
-    if search.best is not None and all(
+    if search.view is not None and all(
         bundle.gpu_units % UNIT == 0 and not device_need(bundle).shares for bundle, _ in shape.bundles
     ):
-        node = search.best(one, search.model)  # whole devices: what takes the sum takes the parts
+        node = search.view.fit(one, search.model).best()  # whole devices: what takes the sum takes the parts
         return None if node is None else (node,) * sum(count for _, count in shape.bundles)
     main, rooms = search.rooms[0], search.rooms
     able = [
@@ -171,8 +171,14 @@ def fill(
     bundles: tuple[tuple[Resources, int], ...], nodes: Sequence[NodeId], search: Search
 ) -> tuple[NodeId, ...] | None:
     """A place for all bundles within `nodes`, or None."""
-    scratch = tuple(room.copy() for room in search.rooms)
-    trial = replace(search, rooms=scratch, best=None)
+    if nodes is search.topology.nodes and search.view is not None:
+        first = search.view.first(bundles, search.model)
+        if first is None:
+            return None
+        nodes = first
+    whole = len(nodes) == len(search.topology.nodes)
+    scratch = tuple(room.copy() if whole else room.part(nodes) for room in search.rooms)
+    trial = replace(search, rooms=scratch, view=None)
     order = sorted(range(len(bundles)), key=lambda i: (-bundles[i][0].gpu_units, -bundles[i][0].units("CPU"), i))
     found: dict[int, list[NodeId]] = {}
     for position in order:
@@ -184,52 +190,14 @@ def fill(
     return tuple(node for position in range(len(bundles)) for node in found[position])
 
 
-class Ranking:
-    """The nodes in order of score for one bundle, kept over many placements: finding the best costs O(log nodes).
-
-    The owner says which nodes have changed (`touched`, a log that only grows). An entry is checked when it comes up:
-    one whose score is no longer true is dropped, because the change has added a newer one.
-    """
-
-    __slots__ = ("_bundle", "_heap", "_seen")
-
-    def __init__(self, bundle: Resources, search: Search, touched: Sequence[NodeId]) -> None:
-        self._bundle = bundle
-        self._heap = [
-            (search.score(bundle, node, search.rooms[0].free(node)), node)
-            for node in search.topology.nodes
-            if search.takes(node, bundle)
-        ]
-        heapq.heapify(self._heap)
-        self._seen = len(touched)
-
-    def best(self, search: Search, touched: Sequence[NodeId]) -> NodeId | None:
-        """The best node now, None when no node takes the bundle."""
-        for node in touched[self._seen :]:
-            if search.takes(node, self._bundle):
-                heapq.heappush(self._heap, (self._score(search, node), node))
-        self._seen = len(touched)
-        while self._heap:
-            score, node = self._heap[0]
-            if search.takes(node, self._bundle) and self._score(search, node) == score:
-                return node
-            heapq.heappop(self._heap)
-        return None
-
-    def _score(self, search: Search, node: NodeId) -> SortKey:
-        return search.score(self._bundle, node, search.rooms[0].free(node))
-
-
 def count_fitting(bundle: Resources, search: Search, limit: int) -> int:
     """How many such bundles the open nodes would take, at most `limit`: the number behind "fragmented"."""
-    scratch = tuple(room.copy() for room in search.rooms)
-    trial = replace(search, rooms=scratch, best=None)
     count = 0
     for node in search.topology.nodes:
-        while count < limit and trial.takes(node, bundle):
-            for room in scratch:
-                room.take(node, bundle)
-            count += 1
+        if search.takes(node, bundle):
+            count += min(room.pieces(node, bundle) for room in search.rooms)
+            if count >= limit:
+                return limit
     return count
 
 

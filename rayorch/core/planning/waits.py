@@ -286,8 +286,8 @@ def _holders_on(draft: Draft, accelerators: tuple[str, ...]) -> tuple[WorkloadId
 
 
 def _unheld(search: Search) -> Search:
-    """The same without nodes held for others (and without rankings, which know of them)."""
-    return replace(search, closed=frozenset(), best=None)
+    """The same without nodes held for others (and without the index, which knows of them)."""
+    return replace(search, closed=frozenset(), view=None)
 
 
 def _names(leaving: list[Leaving]) -> str:

@@ -1,0 +1,216 @@
+"""Where there is room, kept up to date node by node, so that no search has to look at all nodes.
+
+For one bundle (and accelerator model) a Fit knows how many of it each node takes, how many each domain takes together,
+and which nodes come first by score. It is told which nodes have changed by a log that only grows, and looks at these
+when it is asked next; so a question costs what has changed since the last one, not what there is.
+
+With equal members a domain takes a gang exactly if its nodes together take that many pieces. With several kinds of
+members the count of each kind is a bound, and a trial decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Container, Iterable, Sequence
+
+from rayorch.core.policy import SortKey
+from rayorch.core.room import Room
+from rayorch.core.sharing import uses_devices
+from rayorch.core.topology import Domain, Topology
+from rayorch.core.types import NodeId, Resources
+
+EVERYWHERE = ""
+"""The level of the one domain that holds all nodes."""
+
+NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
+"""(bundle, node, free there) -> sort key; the smallest goes first."""
+
+Bundles = tuple[tuple[Resources, int], ...]
+
+
+class View:
+    """Rooms in all of which a seat must fit, without the closed nodes; the first room is the one that is scored."""
+
+    __slots__ = ("_fits", "_units", "closed", "log", "rooms", "score", "topology")
+
+    def __init__(
+        self,
+        rooms: Callable[[], tuple[Room, ...]],
+        closed: Container[NodeId],
+        topology: Topology,
+        score: NodeScore,
+        log: Sequence[NodeId],
+    ) -> None:
+        """`rooms`: asked each time, since `soon` may part from `now`. `log`: nodes that changed in one of them."""
+        self.rooms = rooms
+        self.closed = closed
+        self.topology = topology
+        self.score = score
+        self.log = log
+        self._fits: dict[tuple[Resources, str], Fit] = {}
+        self._units: Units | None = None
+
+    def fit(self, bundle: Resources, model: str) -> Fit:
+        """Where the bundle fits now, its GPUs on that model (empty: any). Models matter only to what has GPUs."""
+        key = (bundle, model if uses_devices(bundle) else "")
+        fit = self._fits.get(key)
+        if fit is None:
+            fit = self._fits[key] = Fit(self, *key)
+        else:
+            fit.refresh()
+        return fit
+
+    def units(self, domain: Domain) -> int:
+        """Free GPU units in the first room on the domain's nodes, closed ones included."""
+        if self._units is None:
+            self._units = Units(self)
+        else:
+            self._units.refresh()
+        return self._units.of(domain)
+
+    def count(self, bundle: Resources, model: str, domain: Domain) -> int:
+        """How many such bundles all nodes of the domain take together."""
+        return self.fit(bundle, model).counts.get(domain.level, {}).get(domain.name, 0)
+
+    def able(self, domains: Sequence[Domain], bundles: Bundles, model: str) -> list[Domain]:
+        """Those of the domains (all of one level) that take as many pieces of each kind as are asked for."""
+        found = list(domains)
+        for bundle, count in bundles:
+            counts = self.fit(bundle, model).counts.get(domains[0].level, {}) if found else {}
+            found = [domain for domain in found if counts.get(domain.name, 0) >= count]
+        return found
+
+    def first(self, bundles: Bundles, model: str) -> list[NodeId] | None:
+        """Of all nodes those that a greedy placement by score would look at; None: there are too few for a kind.
+
+        It uses at most one node for each member, always one that it uses already or the best that is left.
+        """
+        members = sum(count for _, count in bundles)
+        found: dict[NodeId, None] = {}
+        for bundle, count in bundles:
+            fit = self.fit(bundle, model)
+            if fit.counts.get(EVERYWHERE, {}).get("", 0) < count:
+                return None
+            found.update(dict.fromkeys(fit.first(members)))
+        return list(found)
+
+
+class Fit:
+    """One bundle: `pieces` by node (those that take any), `counts` by level and domain, and the nodes by score."""
+
+    __slots__ = ("_bundle", "_heap", "_model", "_scores", "_seen", "_view", "counts", "pieces")
+
+    def __init__(self, view: View, bundle: Resources, model: str) -> None:
+        self._view = view
+        self._bundle = bundle
+        self._model = model
+        self._heap: list[tuple[SortKey, NodeId]] | None = None  # made when somebody asks for the best
+        self._scores: dict[NodeId, SortKey] = {}
+        self._seen = len(view.log)
+        self.pieces: dict[NodeId, int] = {}
+        self.counts: dict[str, dict[str, int]] = {}
+        self._look_at(view.topology.nodes)
+
+    def refresh(self) -> None:
+        """Look at the nodes that have changed."""
+        log, seen = self._view.log, self._seen
+        if seen < len(log):
+            self._seen = len(log)
+            self._look_at(log[seen:] if len(log) - seen < 2 else dict.fromkeys(log[seen:]))
+
+    def _look_at(self, nodes: Iterable[NodeId]) -> None:
+        view, bundle, model, pieces = self._view, self._bundle, self._model, self.pieces
+        rooms, closed, models = view.rooms(), view.closed, view.topology.models
+        for node in nodes:
+            count = 0
+            if node not in closed and (not model or models.get(node) == model):
+                count = (
+                    min(room.pieces(node, bundle) for room in rooms)
+                    if len(rooms) > 1
+                    else rooms[0].pieces(node, bundle)
+                )
+            before = pieces.get(node, 0)
+            if count != before:
+                self._count(node, count - before)
+                if count:
+                    pieces[node] = count
+                else:
+                    del pieces[node]
+            self._rank(node)
+
+    def _count(self, node: NodeId, more: int) -> None:
+        for level, name in self._view.topology.paths.get(node, ()):
+            counts = self.counts.setdefault(level, {})
+            counts[name] = counts.get(name, 0) + more
+
+    # ------------------------------------------------------------ by score
+
+    def _rank(self, node: NodeId) -> None:
+        if node not in self.pieces:
+            self._scores.pop(node, None)
+            return
+        if self._heap is None:
+            return  # nobody has asked for the best yet
+        score = self._view.score(self._bundle, node, self._view.rooms()[0].free(node))
+        if self._scores.get(node) != score:
+            self._scores[node] = score
+            heapq.heappush(self._heap, (score, node))
+
+    def first(self, most: int) -> list[NodeId]:
+        """The best nodes by score, at most that many."""
+        if self._heap is None:
+            score, free = self._view.score, self._view.rooms()[0].free
+            self._scores = {node: score(self._bundle, node, free(node)) for node in self.pieces}
+            self._heap = [(key, node) for node, key in self._scores.items()]
+            heapq.heapify(self._heap)
+        heap, scores = self._heap, self._scores
+        found: dict[NodeId, SortKey] = {}
+        while heap and len(found) < most:
+            key, node = heap[0]
+            if scores.get(node) != key or node in found:
+                heapq.heappop(heap)  # it has another score now, or takes nothing more
+            elif most == 1:
+                return [node]
+            else:
+                found[node] = heapq.heappop(heap)[0]
+        for node, key in found.items():
+            heapq.heappush(heap, (key, node))
+        return list(found)
+
+    def best(self) -> NodeId | None:
+        """The best node, None when no node takes the bundle."""
+        return next(iter(self.first(1)), None)
+
+
+class Units:
+    """Free GPU units by node and by domain."""
+
+    __slots__ = ("_counts", "_nodes", "_seen", "_view")
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._seen = len(view.log)
+        self._nodes: dict[NodeId, int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._look_at(view.topology.nodes)
+
+    def refresh(self) -> None:
+        """Look at the nodes that have changed."""
+        log, seen = self._view.log, self._seen
+        if seen < len(log):
+            self._seen = len(log)
+            self._look_at(log[seen:])
+
+    def _look_at(self, nodes: Iterable[NodeId]) -> None:
+        room, paths = self._view.rooms()[0], self._view.topology.paths
+        for node in nodes:
+            units = room.gpu_units(node)
+            more = units - self._nodes.get(node, 0)
+            if more:
+                self._nodes[node] = units
+                for key in paths.get(node, ()):
+                    self._counts[key] = self._counts.get(key, 0) + more
+
+    def of(self, domain: Domain) -> int:
+        """The sum over a domain's nodes."""
+        return self._counts.get((domain.level, domain.name), 0)
