@@ -25,6 +25,7 @@ from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.events import NodeCordoned
+from rayorch.core.history import History
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueChanges
 from rayorch.core.requests import CordonRequest, Reply, ResizeRequest, StartRequest
@@ -79,6 +80,7 @@ class RayCluster:
         self.nodes: dict[NodeId, NodeSpec] = {}
         self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
         self.capacity = Capacity()
+        self.history = History()
         self.autoscaler: AutoscalerView | None = None
         self.capacity_notes: tuple[str, ...] = ()
         self._capacity_version = -1
@@ -160,6 +162,7 @@ class RayCluster:
             allocations=tuple(sorted(self.allocations.values(), key=lambda a: (a.workload, a.attempt))),
             synced=synced,
             capacity=self.capacity,
+            history=self.history,
         )
 
     def _take_sight(self, sight: Sight) -> int:
@@ -176,6 +179,7 @@ class RayCluster:
         self.queue_specs = {spec.id: spec for spec in changed.queues}
         self._cordons = {cordon.node: cordon for cordon in changed.cordons}
         self._forgotten += changed.forgotten
+        self.history = self.history.changed(changed.history)
         if changed.full:
             self.workloads.clear()
         for workload in changed.workloads:
@@ -193,6 +197,8 @@ class RayCluster:
         if stale or self._pushed_shapes != self._versions.inventory:
             self._queues.set_capacity.remote(self._inventory.shapes.remote())  # Ray passes the answer on
             self._pushed_shapes, self._shapes_pushed_s = self._versions.inventory, time.monotonic()
+        if self.history.half_life_s != self._profile.ordering.usage_half_life_s:
+            self._queues.set_half_life.remote(self._profile.ordering.usage_half_life_s)
         served = self._served()
         if synced and served != self._pushed_served:
             self._inventory.set_served.remote(served)

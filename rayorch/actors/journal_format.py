@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 from rayorch.core.codec import FORMAT_VERSION, Json, encode, encode_in_parts, from_data, parse
 from rayorch.core.errors import ClusterError, SpecError
-from rayorch.core.events import Event, Forgotten, NodeCordoned, NodeUncordoned, QueueDeleted, QueueSet, Submitted
+from rayorch.core.events import (
+    Event,
+    Forgotten,
+    HalfLifeSet,
+    NodeCordoned,
+    NodeUncordoned,
+    QueueDeleted,
+    QueueSet,
+    Submitted,
+)
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -66,7 +75,7 @@ def entry_of(event: Event) -> Entry:
     match event:
         case Submitted():
             workload = str(event.spec.id)
-        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | Forgotten():
+        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | HalfLifeSet() | Forgotten():
             workload = ""
         case _:
             workload = str(event.workload)

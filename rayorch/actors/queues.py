@@ -24,7 +24,7 @@ from rayorch.actors.waiting import Waiters
 from rayorch.core.codec import FORMAT_VERSION
 from rayorch.core.decisions import Stop
 from rayorch.core.errors import RayorchError, SpecError, StalePlanError
-from rayorch.core.events import AttemptEnded, Event, Forgotten, Reported
+from rayorch.core.events import AttemptEnded, Event, Forgotten, HalfLifeSet, Reported
 from rayorch.core.listing import Place, check_limit, page
 from rayorch.core.queues import NodeShape, QueueChanges, QueueTree
 from rayorch.core.reports import CheckpointCommitted, StepReported, WorkersStarted
@@ -243,6 +243,11 @@ class QueueShell:
         self._tree.peek().set_capacity(shapes)
 
     @ray.method
+    async def set_half_life(self, half_life_s: float) -> Reply:
+        """After so long, what was used counts half; the profile's, told whenever ours is another."""
+        return await self._command(lambda s: s.tree.set_half_life(half_life_s, s.now_s))
+
+    @ray.method
     async def changes_since(self, since: int | tuple[int, int]) -> QueueChanges:
         """What a reader's copy lacks; durable facts only.
 
@@ -416,7 +421,7 @@ def _still_true(stage: Stage, held: Iterable[ReportRequest]) -> tuple[Event, ...
 def _matters(event: Event) -> bool:
     """Whether the controller could do something because of it."""
     match event:
-        case Reported(report=StepReported() | CheckpointCommitted() | WorkersStarted()) | Forgotten():
+        case Reported(report=StepReported() | CheckpointCommitted() | WorkersStarted()) | Forgotten() | HalfLifeSet():
             return False
         case _:
             return True

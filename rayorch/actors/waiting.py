@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from rayorch.core.events import Event, Forgotten, NodeCordoned, NodeUncordoned, QueueDeleted, QueueSet, Submitted
+from rayorch.core.events import (
+    Event,
+    Forgotten,
+    HalfLifeSet,
+    NodeCordoned,
+    NodeUncordoned,
+    QueueDeleted,
+    QueueSet,
+    Submitted,
+)
 from rayorch.core.types import WorkloadId
 
 
@@ -48,7 +57,7 @@ def _workload_of(event: Event) -> WorkloadId | None:
     match event:
         case Submitted(spec=spec):
             return spec.id
-        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | Forgotten():
+        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | HalfLifeSet() | Forgotten():
             return None
         case _:
             return event.workload

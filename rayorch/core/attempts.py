@@ -7,6 +7,7 @@ from dataclasses import replace
 from rayorch.core.events import AttemptEnded, AttemptReady, CancelRequested, Reported, Resized, Started, StopOrdered
 from rayorch.core.lifecycle import Move, next_state
 from rayorch.core.reports import CheckpointCommitted, DemandReported, StepReported
+from rayorch.core.service import attained_gpu_s, run_s, saved_s
 from rayorch.core.types import Checkpoint, Demand, Member, MemberPhase, State, StopCause, Workload
 
 WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Reported
@@ -90,6 +91,7 @@ def _resized(workload: Workload, event: Resized) -> Workload:
         placement=seats_only(event.members),
         size=size_of(event.members),
         resized_s=event.at_s,
+        attained_gpu_s=attained_gpu_s(workload, event.at_s),
         reason=event.reason,
     )
     if event.release_by_s is not None:
@@ -99,6 +101,7 @@ def _resized(workload: Workload, event: Resized) -> Workload:
 
 def _ended(workload: Workload, event: AttemptEnded) -> Workload:
     own_failure = event.cause is None and event.move in (Move.REQUEUED, Move.FAILED)
+    done_s = run_s(workload, event.at_s) if event.move is Move.SUCCEEDED else saved_s(workload, event.at_s)
     ended = replace(
         workload,
         state=next_state(workload, event.move),
@@ -111,6 +114,8 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         demand_low_since_s=None,
         lease_renewed_s=0.0,  # renewals are not journalled, so nothing of them may outlive the attempt
         exit_code=event.exit_code,
+        attained_gpu_s=attained_gpu_s(workload, event.at_s),
+        progress_s=done_s,
         reason=event.reason,
         failures=workload.failures + own_failure,
         preemptions=workload.preemptions + (event.cause in (StopCause.PREEMPTED, StopCause.RECLAIMED)),

@@ -147,6 +147,14 @@ class NodeUncordoned:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class HalfLifeSet:
+    """From here on, what was used counts half after so long; 0: it does not decay."""
+
+    half_life_s: float
+    at_s: float
+
+
 Event = (
     QueueSet
     | QueueDeleted
@@ -161,4 +169,5 @@ Event = (
     | Reported
     | NodeCordoned
     | NodeUncordoned
+    | HalfLifeSet
 )

@@ -1,11 +1,90 @@
-"""What was learned from the past: who used how much, and how long finished work took."""
+"""What was learned from the past: who used how much, and how long finished work took.
+
+Usage is kept per queue and owner as one decayed sum: what was used `half_life_s` ago counts half (Slurm's
+PriorityDecayHalfLife, Kueue's usageHalfLifeTime). Between two events an account holds a constant amount, so its sum
+at any later time is exact, and each event costs O(1). Finished work is kept as the newest samples of classes from fine
+to coarse (see `classes_of`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rayorch.core.types import UNIT, Kind, QueueId, WorkloadSpec
 
 HALF_LIFE_S = 7 * 24 * 3600.0
-"""After so long what was used counts half, unless a profile says otherwise (Slurm's and Kueue's default)."""
+"""Slurm's and Kueue's default; a profile may say otherwise."""
+
+AccountKey = tuple[QueueId, str]
+"""(queue, owner)."""
+
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one owner has used in one queue, those below it excluded.
+
+    `gpu_s`, `cpu_s`: GPU-seconds and CPU-seconds, decayed, up to `at_s`. `gpu_units`, `cpu_units`: held since then, in
+    stored units.
+    """
+
+    queue: QueueId
+    owner: str
+    at_s: float
+    gpu_s: float = 0.0
+    cpu_s: float = 0.0
+    gpu_units: int = 0
+    cpu_units: int = 0
+
+    @property
+    def key(self) -> AccountKey:
+        """Whose it is."""
+        return (self.queue, self.owner)
+
+    def used(self, now_s: float, half_life_s: float) -> tuple[float, float]:
+        """(GPU-seconds, CPU-seconds) decayed up to `now_s`, what is held since `at_s` included.
+
+        `half_life_s` 0: nothing decays.
+        """
+        elapsed_s = max(0.0, now_s - self.at_s)
+        if half_life_s <= 0:
+            kept, weight_s = 1.0, elapsed_s
+        else:
+            rate = math.log(2) / half_life_s
+            kept, weight_s = math.exp(-rate * elapsed_s), -math.expm1(-rate * elapsed_s) / rate
+        gpus, cpus = self.gpu_units / UNIT, self.cpu_units / UNIT
+        return (self.gpu_s * kept + gpus * weight_s, self.cpu_s * kept + cpus * weight_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One workload that succeeded: seconds of work that counted, and GPU-seconds that all its attempts held."""
+
+    run_s: float
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceClass:
+    """The newest samples of one class, the oldest first. `at_s`: when the last one came."""
+
+    name: str
+    at_s: float
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryChanges:
+    """What a reader's copy lacks; with `full`, all that there is."""
+
+    half_life_s: float = HALF_LIFE_S
+    accounts: tuple[Account, ...] = ()
+    classes: tuple[ServiceClass, ...] = ()
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +92,34 @@ class History:
     """What a plan may know of the past."""
 
     half_life_s: float = HALF_LIFE_S
+    accounts: Mapping[AccountKey, Account] = field(default_factory=dict)
+    classes: Mapping[str, ServiceClass] = field(default_factory=dict)
+
+    def changed(self, news: HistoryChanges) -> History:
+        """With the news; the same object when there are none, so that what was made of it can be kept."""
+        accounts = {account.key: account for account in news.accounts}
+        classes = {entry.name: entry for entry in news.classes}
+        if not news.full:
+            if not accounts and not classes and news.half_life_s == self.half_life_s:
+                return self
+            accounts, classes = {**self.accounts, **accounts}, {**self.classes, **classes}
+        new = History(news.half_life_s, accounts, classes)
+        return self if new == self else new
+
+
+def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:
+    """The classes that a workload belongs to, the finest first; none for an application that serves.
+
+    Its owner's work of that name (numbers in it don't matter) and size; its queue's work of that size; all work of
+    that kind and size; all of that kind. Repeated work of one name is what predicts best.
+    """
+    if spec.kind is Kind.SERVE:
+        return ()
+    size = f"{spec.min_resources.gpu_units / UNIT:g}"
+    stem = _DIGITS.sub("#", spec.name)
+    return (
+        f"name/{spec.kind}/{size}/{spec.owner}/{stem}",
+        f"queue/{spec.kind}/{size}/{spec.queue}",
+        f"size/{spec.kind}/{size}",
+        f"kind/{spec.kind}",
+    )

@@ -13,7 +13,7 @@ which is how a repeated command is harmless.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_queue, check_workload
@@ -27,6 +27,7 @@ from rayorch.core.events import (
     CancelRequested,
     Event,
     Forgotten,
+    HalfLifeSet,
     NodeCordoned,
     NodeUncordoned,
     QueueDeleted,
@@ -37,6 +38,8 @@ from rayorch.core.events import (
     StopOrdered,
     Submitted,
 )
+from rayorch.core.history import History, HistoryChanges
+from rayorch.core.history_book import HistoryBook
 from rayorch.core.lifecycle import Move
 from rayorch.core.quota import Quota
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
@@ -57,7 +60,7 @@ from rayorch.core.types import (
     WorkloadSpec,
     total,
 )
-from rayorch.core.wellformed import check_moment, check_text
+from rayorch.core.wellformed import check_moment, check_seconds, check_text
 
 LIVE = (State.RUNNING, State.STOPPING)
 
@@ -76,12 +79,16 @@ Of two that are equally strong, the one with the earlier deadline counts."""
 
 @dataclass(frozen=True, slots=True)
 class TreeState:
-    """All that the tree holds, for the journal's compaction. `version`: events applied since the journal began."""
+    """All that the tree holds, for the journal's compaction. `version`: events applied since the journal began.
+
+    `history` None: written before there was one.
+    """
 
     version: int
     queues: tuple[QueueSpec, ...] = ()
     workloads: tuple[Workload, ...] = ()
     cordons: tuple[NodeCordoned, ...] = ()
+    history: History | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class QueueChanges:
     cordons: tuple[NodeCordoned, ...]
     renewals: int = 0
     forgotten: tuple[WorkloadId, ...] = ()
+    history: HistoryChanges = field(default_factory=HistoryChanges)
 
 
 class QueueTree:
@@ -118,6 +126,7 @@ class QueueTree:
         self._charged: dict[QueueId, Resources] = {}  # by the queue's own live attempts
         self._quota = Quota.of((), {})
         self._idle = Quota.of((), {})
+        self._history = HistoryBook()
 
     # ------------------------------------------------------------ reading
 
@@ -173,6 +182,7 @@ class QueueTree:
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             renewals=self._renewals,
             forgotten=tuple(sorted(gone)),
+            history=self._history.changes_since(version if version <= self._version else 0),
         )
 
     def dump(self) -> TreeState:
@@ -182,6 +192,7 @@ class QueueTree:
             queues=tuple(self._queues[id] for id in sorted(self._queues)),
             workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
+            history=self._history.state(),
         )
 
     @staticmethod
@@ -194,7 +205,9 @@ class QueueTree:
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
         tree._rebuild_quota()
         for workload in state.workloads:
-            tree._put(workload)
+            tree._put(workload, workload.started_s or workload.submitted_s)
+        if state.history is not None:
+            tree._history = HistoryBook(state.history, state.version - 1)
         tree._version = state.version
         return tree
 
@@ -273,6 +286,11 @@ class QueueTree:
         if workload.state.terminal or workload.cancel_requested:
             return ()
         return (CancelRequested(id, reason, now_s),)
+
+    def set_half_life(self, half_life_s: float, now_s: float) -> tuple[Event, ...]:
+        """From now on what was used counts half after so long; 0: it does not decay. SpecError."""
+        check_seconds(half_life_s, "half_life_s")
+        return () if half_life_s == self._history.half_life_s else (HalfLifeSet(half_life_s, now_s),)
 
     def forget_ended(self, now_s: float, retention: Retention) -> tuple[Event, ...]:
         """Remember ended workloads no longer than that."""
@@ -416,8 +434,9 @@ class QueueTree:
             case QueueDeleted(queue=queue):
                 self._queues.pop(queue, None)
                 self._rebuild_quota()
+                self._history.queue_deleted(queue, self._version + 1)
             case Submitted(spec=spec, at_s=at_s):
-                self._put(Workload(spec=spec, state=State.PENDING, submitted_s=at_s))
+                self._put(Workload(spec=spec, state=State.PENDING, submitted_s=at_s), at_s)
             case Forgotten(workloads=ids):
                 for id in ids:
                     self._forget(id)
@@ -425,12 +444,17 @@ class QueueTree:
                 self._cordons[node] = event
             case NodeUncordoned(node=node):
                 self._cordons.pop(node, None)
+            case HalfLifeSet(half_life_s=half_life_s, at_s=at_s):
+                self._history.set_half_life(half_life_s, at_s, self._version + 1)
             case _:
                 self._advance(event)
         self._version += 1
 
     def _advance(self, event: WorkloadEvent) -> None:
-        self._put(advance(self._workloads[event.workload], event))
+        workload = advance(self._workloads[event.workload], event)
+        self._put(workload, event.at_s)
+        if workload.state is State.SUCCEEDED:
+            self._history.succeeded(workload, event.at_s, self._version + 1)
 
     def _forget(self, id: WorkloadId) -> None:
         workload = self._workloads[id]
@@ -439,8 +463,8 @@ class QueueTree:
         del self._workloads[id]
         self._log.drop(id, self._version + 1)
 
-    def _put(self, workload: Workload) -> None:
-        """Replace a workload and keep the counts per queue and the order of change."""
+    def _put(self, workload: Workload, at_s: float) -> None:
+        """Replace a workload and keep the counts per queue, the history of usage and the order of change."""
         old = self._workloads.get(workload.id)
         self._workloads[workload.id] = workload
         self._log.touch(workload.id, self._version + 1)
@@ -454,6 +478,7 @@ class QueueTree:
         held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
         self._charged[own] = self._charged.get(own, Resources()) + held
         self._quota.charge(own, held)
+        self._history.held(own, workload.spec.owner, held, at_s, self._version + 1)
         queue: QueueId | None = own
         while queue is not None:
             self._pending[queue] = self._pending.get(queue, 0) + waits

@@ -469,6 +469,8 @@ class Workload:
     `started_s` until the first. `placement`: the seats that were committed for the current attempt, without
     phase and group (those are the allocator's). `release_by_s`, `release_for`: the last shrink's deadline and
     beneficiary. `requeued_s`, `yielded_to`: when the last attempt was requeued, and for whom it was stopped.
+    `attained_gpu_s`: GPU-seconds held up to the last change of its seats; `progress_s`: seconds of work that former
+    attempts saved. `core.service` adds what the current attempt has had since.
     """
 
     spec: WorkloadSpec
@@ -500,6 +502,8 @@ class Workload:
     release_for: WorkloadId | None = None
     requeued_s: float | None = None
     yielded_to: WorkloadId | None = None
+    attained_gpu_s: float = 0.0
+    progress_s: float = 0.0
 
     @property
     def id(self) -> WorkloadId:

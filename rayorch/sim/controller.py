@@ -10,6 +10,7 @@ from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import Event, NodeCordoned
+from rayorch.core.history import History
 from rayorch.core.policy import Profile
 from rayorch.core.reconcile import (
     Action,
@@ -71,6 +72,7 @@ class SimController:
         self.nodes: dict[NodeId, NodeSpec] = {}
         self.allocations: dict[RunnerKey, Allocation] = {}
         self.runners: dict[RunnerKey, RunnerView] = {}
+        self.history = History()
 
     # ------------------------------------------------------------ the turn
 
@@ -120,6 +122,8 @@ class SimController:
         self._queue_specs, self._renewals, self._synced = queues.queues, queues.renewals, synced
         self.versions = Versions(queues.version, nodes.version, books.version)
         self._inform_inventory(queues.cordons)
+        self.history = self.history.changed(queues.history)
+        self._keep_half_life()
         return Snapshot(
             versions=self.versions,
             now_s=cluster.now_s,
@@ -129,7 +133,17 @@ class SimController:
             allocations=tuple(self.allocations[key] for key in sorted(self.allocations)),
             synced=synced,
             capacity=capacity,
+            history=self.history,
         )
+
+    def _keep_half_life(self) -> None:
+        """The queue owner decays usage as the profile says, from when it hears of it."""
+        cluster = self._cluster
+        wanted_s = cluster.profile.ordering.usage_half_life_s
+        if self.history.half_life_s != wanted_s:
+            self._ask(
+                Actor.QUEUES, "half life", lambda: cluster.record(cluster.tree.set_half_life(wanted_s, cluster.now_s))
+            )
 
     def _inform_inventory(self, cordons: tuple[NodeCordoned, ...]) -> None:
         cluster = self._cluster

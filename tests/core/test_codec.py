@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NewType
+from functools import partial
+from typing import NewType, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -53,15 +54,24 @@ def of_type(cls: type) -> st.SearchStrategy[object]:
     return st.from_type(cls)
 
 
+def _tuples(hint: object, most: int | None) -> st.SearchStrategy[tuple[object, ...]]:
+    items = get_args(hint)
+    if len(items) == 2 and items[1] is Ellipsis:
+        return st.lists(st.from_type(items[0]), max_size=most).map(tuple)
+    return st.tuples(*map(st.from_type, items))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _small_scalars() -> Iterator[None]:
     st.register_type_strategy(float, st.floats(allow_nan=False))
     st.register_type_strategy(str, TEXT)
-    st.register_type_strategy(Mapping, lambda hint: st.dictionaries(*map(st.from_type, hint.__args__), max_size=3))
+    st.register_type_strategy(Mapping, lambda hint: st.dictionaries(*map(st.from_type, hint.__args__), max_size=2))
+    st.register_type_strategy(tuple, partial(_tuples, most=2))  # else a Snapshot is too large to be generated
     yield
     st.register_type_strategy(float, st.floats())
     st.register_type_strategy(str, st.text())
     st.register_type_strategy(Mapping, lambda hint: st.dictionaries(*map(st.from_type, hint.__args__)))
+    st.register_type_strategy(tuple, partial(_tuples, most=None))
 
 
 def a_spec() -> WorkloadSpec:

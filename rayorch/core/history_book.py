@@ -1,0 +1,138 @@
+"""The queue owner's history, fed from its events: charged as seats are committed and left, sampled as work succeeds.
+
+Part of the queue tree's state: it is written with the journal's snapshots and comes out the same at replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.changes import ChangeLog
+from rayorch.core.history import (
+    HALF_LIFE_S,
+    Account,
+    AccountKey,
+    History,
+    HistoryChanges,
+    Sample,
+    ServiceClass,
+    classes_of,
+)
+from rayorch.core.types import CPU, QueueId, Resources, Workload
+
+MAX_SAMPLES = 128
+"""Samples kept of a class; older ones say less of what comes."""
+MAX_CLASSES = 512
+"""Classes kept; beyond that those that heard nothing for longest are forgotten."""
+MAX_ACCOUNTS = 20_000
+"""Accounts kept; beyond that those that hold nothing and used least are forgotten."""
+SPARE = 0.1
+"""What part is forgotten at a time, so that it need not be looked for at each event."""
+
+
+class HistoryBook:
+    """The accumulator. `version`s are those of the tree that owns it and never go back."""
+
+    def __init__(self, history: History | None = None, version: int = 0) -> None:
+        """Empty, or what `state` gave when `version` was the tree's."""
+        self._half_life_s = HALF_LIFE_S if history is None else history.half_life_s
+        self._accounts: dict[AccountKey, Account] = dict(history.accounts) if history is not None else {}
+        self._classes: dict[str, ServiceClass] = dict(history.classes) if history is not None else {}
+        self._changed_accounts: ChangeLog[AccountKey] = ChangeLog(version)
+        self._changed_classes: ChangeLog[str] = ChangeLog(version)
+
+    @property
+    def half_life_s(self) -> float:
+        """After so long what was used counts half; 0: nothing decays."""
+        return self._half_life_s
+
+    def state(self) -> History:
+        """All of it, sorted."""
+        return History(
+            self._half_life_s,
+            {key: self._accounts[key] for key in sorted(self._accounts)},
+            {name: self._classes[name] for name in sorted(self._classes)},
+        )
+
+    def changes_since(self, version: int) -> HistoryChanges:
+        """What a reader of that version lacks; O(changes)."""
+        accounts = self._changed_accounts.since(version)
+        classes = self._changed_classes.since(version)
+        if accounts is None or classes is None:
+            everything = (tuple(self._accounts.values()), tuple(self._classes.values()))
+            return HistoryChanges(self._half_life_s, *everything, full=True)
+        return HistoryChanges(
+            self._half_life_s,
+            tuple(self._accounts[key] for key in accounts),
+            tuple(self._classes[name] for name in classes),
+        )
+
+    # ------------------------------------------------------------ what happened
+
+    def set_half_life(self, half_life_s: float, at_s: float, version: int) -> None:
+        """What was used decays so from now on."""
+        for key, account in self._accounts.items():
+            self._accounts[key] = self._settled(account, at_s)
+        self._half_life_s = half_life_s
+        self._forget_all_changes(version)
+
+    def held(self, queue: QueueId, owner: str, change: Resources, at_s: float, version: int) -> None:
+        """An owner holds so much more (or, negative, less) in a queue from now on."""
+        gpu_units, cpu_units = change.gpu_units, change.units(CPU)
+        if not gpu_units and not cpu_units:
+            return
+        key = (queue, owner)
+        known = self._accounts.get(key)
+        account = Account(queue, owner, at_s) if known is None else self._settled(known, at_s)
+        self._accounts[key] = replace(
+            account, gpu_units=account.gpu_units + gpu_units, cpu_units=account.cpu_units + cpu_units
+        )
+        self._changed_accounts.touch(key, version)
+        if len(self._accounts) > MAX_ACCOUNTS:
+            self._drop_accounts(at_s, version)
+
+    def succeeded(self, workload: Workload, at_s: float, version: int) -> None:
+        """A workload has finished; it says how much it took in all. One that never said that it began tells nothing."""
+        if workload.progress_s <= 0:
+            return
+        sample = Sample(workload.progress_s, workload.attained_gpu_s)
+        for name in classes_of(workload.spec):
+            known = self._classes.pop(name, None)  # the newest last
+            older = known.samples if known is not None else ()
+            self._classes[name] = ServiceClass(name, at_s, (*older, sample)[-MAX_SAMPLES:])
+            self._changed_classes.touch(name, version)
+        if len(self._classes) > MAX_CLASSES:
+            self._drop_classes(version)
+
+    def queue_deleted(self, queue: QueueId, version: int) -> None:
+        """Nobody has used anything in a queue that does not exist."""
+        gone = [key for key in self._accounts if key[0] == queue]
+        for key in gone:
+            del self._accounts[key]
+        if gone:
+            self._forget_all_changes(version)
+
+    # ------------------------------------------------------------ bounds
+
+    def _settled(self, account: Account, at_s: float) -> Account:
+        """The same account at a later time; a clock that was set back changes nothing."""
+        gpu_s, cpu_s = account.used(at_s, self._half_life_s)
+        return replace(account, at_s=max(at_s, account.at_s), gpu_s=gpu_s, cpu_s=cpu_s)
+
+    def _drop_accounts(self, at_s: float, version: int) -> None:
+        idle = [a for a in self._accounts.values() if not a.gpu_units and not a.cpu_units]
+        idle.sort(key=lambda a: (*a.used(at_s, self._half_life_s), a.key))
+        for account in idle[: int(MAX_ACCOUNTS * SPARE)]:
+            del self._accounts[account.key]
+        self._forget_all_changes(version)
+
+    def _drop_classes(self, version: int) -> None:
+        oldest = sorted(self._classes.values(), key=lambda c: (c.at_s, c.name))
+        for entry in oldest[: int(MAX_CLASSES * SPARE)]:
+            del self._classes[entry.name]
+        self._forget_all_changes(version)
+
+    def _forget_all_changes(self, version: int) -> None:
+        """Every reader gets everything next time."""
+        self._changed_accounts = ChangeLog(version - 1)
+        self._changed_classes = ChangeLog(version - 1)
