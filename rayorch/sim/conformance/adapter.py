@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
+from rayorch.core.sharing import GPU_DEVICES, GPU_MEMORY
+from rayorch.core.slot import Slot
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     CPU,
@@ -51,6 +53,8 @@ from rayorch.sim.conformance.pods import (
 )
 
 MEMORY = "memory"
+LEGACY_MIG = "legacy-mig"
+"""What a task that has its instances by an annotation asks for, and no node has."""
 MIB = 1 << 20
 DEFAULT_GPU_MIB = 100
 UNLIMITED = MAX_UNITS // 64
@@ -80,7 +84,7 @@ def node_spec(node: NodeText, levels: Iterable[str]) -> NodeSpec:
     gpus = 0 if mixed else int(node.gpus)
     amounts: dict[str, float] = {GPU: gpus, CPU: node.cpus, MEMORY: node.memory_bytes}
     if node.mig is not None:
-        amounts |= {name: count for name, count in node.mig.instances.items() if count}
+        amounts |= {_instances(name): count for name, count in node.mig.instances.items() if count}
     memory = (node.gpu_memory_mib or DEFAULT_GPU_MIB) * MIB
     return NodeSpec(
         id=NodeId(node.name),
@@ -89,7 +93,13 @@ def node_spec(node: NodeText, levels: Iterable[str]) -> NodeSpec:
         devices=tuple(Device(i, memory_bytes=memory) for i in range(gpus)),
         labels=tuple(sorted(node.labels.items())),
         topology=tuple((level, node.labels[level]) for level in levels if level in node.labels),
+        exact=gpus > 0,
     )
+
+
+def _instances(name: str) -> str:
+    """Our name of MIG instances of a profile: theirs is nvidia.com/mig-1g.10gb."""
+    return name.rpartition("/")[2]
 
 
 def queue_paths(queues: Iterable[QueueText]) -> dict[str, QueueId]:
@@ -149,10 +159,25 @@ def bundle_of(pod: Pod) -> Resources:
         amounts[MEMORY] = job.memory_per_task if job.memory_per_task is not None else 1e9
     if pod.task.mig:
         amounts[GPU] = 0
-        amounts |= {name: count for name, count in pod.task.mig.items() if count}
+        amounts |= {_instances(name): count for name, count in pod.task.mig.items() if count}
     elif job.gpu_memory_mib is not None:
-        amounts[GPU] = round(job.gpu_memory_mib / DEFAULT_GPU_MIB, 4)
+        amounts[GPU] = 0
+        amounts[GPU_MEMORY] = job.gpu_memory_mib * (job.fraction_devices or 1)
+    if job.fraction_devices and job.fraction_devices > 1:
+        amounts[GPU_DEVICES] = job.fraction_devices
+        amounts[GPU] *= job.fraction_devices
+    if pod.task.legacy_mig:
+        amounts[LEGACY_MIG] = 1
     return Resources.of(amounts)
+
+
+def held_by(world: World, pod: Pod) -> Resources:
+    """What a task holds on its node: a request by memory is a part of a GPU there."""
+    bundle = bundle_of(pod)
+    node = next((n for n in world.case.nodes if n.name == pod.node), None)
+    if node is not None and node.mig is not None and pod.task.legacy_mig:  # which instances it has is not known
+        return bundle + Resources.of({_instances(name): count for name, count in node.mig.instances.items()})
+    return bundle if node is None else Slot.empty(node_spec(node, ())).realised(bundle, pod.devices)
 
 
 def leaves(job: JobText) -> dict[str, tuple[int, str]]:
@@ -299,7 +324,7 @@ def _present(
             None,
         )
         return
-    members = tuple(_members(seats, job))
+    members = tuple(_members(world, seats))
     yield (
         Workload(
             spec,
@@ -318,7 +343,7 @@ def _present(
     )
 
 
-def _members(seats: Seats, job: JobText) -> Iterable[Member]:
+def _members(world: World, seats: Seats) -> Iterable[Member]:
     """Seats of the running tasks: the first of each role make up the gang, the later ones are surplus."""
     minimum = {role.name: role.min_count for role in seats.roles}
     surplus = 0
@@ -332,7 +357,7 @@ def _members(seats: Seats, job: JobText) -> Iterable[Member]:
                 role=name,
                 index=index,
                 node=NodeId(pod.node or ""),
-                bundle=bundle_of(pod),
+                bundle=held_by(world, pod),
                 surplus=0 if inside else surplus,
                 bundle_index=bundle_index if inside else 0,
                 phase=MemberPhase.READY,
@@ -364,7 +389,7 @@ def _leaving(
             stop=order if leaving else None,
         )
         members = tuple(
-            Member(f"r{i}", 0, NodeId(p.node or ""), bundle_of(p), 0, i, MemberPhase.READY, devices=p.devices)
+            Member(f"r{i}", 0, NodeId(p.node or ""), held_by(world, p), 0, i, MemberPhase.READY, devices=p.devices)
             for i, p in enumerate(gone)
         )
         yield workload, Allocation(id, 1, members, world.now_s - 60.0, world.now_s)
@@ -384,7 +409,7 @@ def apply(world: World, plan: Plan) -> None:
         pods = world.of_job(job.name)
         seats = seats_of(job, pods)
         if id in stops or id in removals:
-            numbers = {(m.role, m.index): m.surplus for m in _members(seats, job)}
+            numbers = {(m.role, m.index): m.surplus for m in _members(world, seats)}
             for name, of_role in seats.pods.items():
                 for index, pod in enumerate(of_role):
                     if pod.status == RUNNING and (id in stops or numbers[name, index] in removals[id]):
