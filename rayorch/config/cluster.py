@@ -104,6 +104,7 @@ class ClusterSpec(Model):
     ordering: OrderingSection = OrderingSection()
     timing: Timing = Timing()
     preemption: bool | None = None
+    even_growth: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,9 @@ class ClusterDocument(Model):
             knob if knob in FACTORS else f"{knob}_s": value
             for knob, value in self.spec.timing.model_dump(exclude_none=True).items()
         }
-        if self.spec.preemption is not None:
-            knobs["preemption"] = self.spec.preemption
+        for name in ("preemption", "even_growth"):
+            if (value := getattr(self.spec, name)) is not None:
+                knobs[name] = value
         pools = tuple(_pool(pool, f"spec.nodePools[{n}]") for n, pool in enumerate(self.spec.node_pools))
         names = [pool.name for pool in pools]
         for n, pool_name in enumerate(names):

@@ -60,15 +60,16 @@ class JointGang:
     count: int
 
 
-def choices(roles: Sequence[tuple[str, str]], groups: Sequence[GroupSpec]) -> tuple[frozenset[str], ...]:
+def choices(roles: Sequence[tuple[str, str]], groups: Sequence[GroupSpec], of: str = "") -> tuple[frozenset[str], ...]:
     """The sets of roles, each of which makes up the minimum of a gang; the one to try first comes first.
 
-    `roles`: (name, group that it lies in). There is one set unless some group needs only a part of its children; roles
-    come before groups, both as declared.
+    `roles`: (name, group that it lies in). `of`: of one group of it. There is one set unless some group needs only a
+    part of its children; roles come before groups, both as declared.
     """
-    if all(group.min_children is None for group in groups):
+    if not of and all(group.min_children is None for group in groups):
         return (frozenset(name for name, _ in roles),)
-    return tuple(dict.fromkeys(_sets("", None, roles, groups)))
+    needed = next((group.min_children for group in groups if group.name == of), None)
+    return tuple(dict.fromkeys(_sets(of, needed, roles, groups)))
 
 
 def _sets(

@@ -62,6 +62,8 @@ class Profile:
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
     `ordering`: the knobs of the order policies.
+    `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
+    oldest takes all that it can use before the next.
     """
 
     name: str
@@ -88,4 +90,5 @@ class Profile:
     group_backoff_s: float = 60.0
     group_backoff_max_s: float = 1800.0
     preemption: bool = True
+    even_growth: bool = False
     ordering: OrderKnobs = OrderKnobs()

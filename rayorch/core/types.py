@@ -123,6 +123,10 @@ class WorkloadSpec:
         """The sets of roles that make up the gang's minimum; several where a group needs not all of its own."""
         return choices([(role.name, role.group) for role in self.roles], self.groups)
 
+    def needed_in(self, group: str) -> frozenset[str]:
+        """The roles that make up the minimum of one group, the first way that there is."""
+        return choices([(role.name, role.group) for role in self.roles], self.groups, group)[0]
+
     @property
     def min_resources(self) -> Resources:
         """What the gang needs to start at all: of each resource the least that any way to start takes."""

@@ -8,30 +8,53 @@ keeps the size it started with.
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 
-from rayorch.core.planning.claims import Shape, growth_claim
+from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.growth import growths
 from rayorch.core.planning.seats import find
 from rayorch.core.sharing import uses_devices
-from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload
+from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload, WorkloadId
 
 
 def adapt(draft: Draft) -> None:
-    """Give surplus seats: first to what starts in this plan, then to running gangs, in order of priority and age."""
+    """Give surplus seats: first to what starts in this plan, then to running gangs, in order of priority and age.
+
+    With `Profile.even_growth` those of equal priority grow step by step, who has least of its minimum first.
+    """
     if not draft.facts.snapshot.synced:
         return
     coveted = _coveted(draft)
-    for id, start in draft.starts.items():
-        workload = draft.facts.workloads[id]
-        if workload.spec.kind is not Kind.SERVE:
-            extra = _grow(draft, workload, start.members, coveted)
-            draft.starts[id] = replace(start, members=(*start.members, *extra))
+    fresh = [draft.facts.workloads[id] for id in draft.starts]
     running = [w for w in draft.facts.snapshot.workloads if _may_grow(draft, w)]
-    for workload in sorted(running, key=lambda w: (-w.spec.priority, w.submitted_s, w.id)):
-        extra = _grow(draft, workload, draft.facts.held[workload.id].members, coveted)
-        if extra:
-            draft.added.setdefault(workload.id, []).extend(extra)
+    for line in ([w for w in fresh if w.spec.kind is not Kind.SERVE], sorted(running, key=_rank)):
+        if draft.facts.profile.even_growth:
+            _grow_evenly(draft, line, coveted)
+        else:
+            for workload in line:
+                while _grow(draft, workload, coveted):
+                    pass
+
+
+def _rank(workload: Workload) -> tuple[int, float, WorkloadId]:
+    return (-workload.spec.priority, workload.submitted_s, workload.id)
+
+
+def _grow_evenly(draft: Draft, line: list[Workload], coveted: frozenset[NodeId]) -> None:
+    """One step at a time, each to the one that has least of its minimum, of those that can take one."""
+
+    def entry(position: int, workload: Workload) -> tuple[int, float, int]:
+        least = sum(role.min_count for role in workload.spec.roles)
+        return (-workload.spec.priority, len(_members(draft, workload)) / max(1, least), position)
+
+    heap = [entry(position, workload) for position, workload in enumerate(line)]
+    heapq.heapify(heap)
+    while heap:
+        _, _, position = heapq.heappop(heap)
+        if _grow(draft, line[position], coveted):
+            heapq.heappush(heap, entry(position, line[position]))
 
 
 def _may_grow(draft: Draft, workload: Workload) -> bool:
@@ -47,25 +70,37 @@ def _may_grow(draft: Draft, workload: Workload) -> bool:
     return draft.facts.now_s - changed_s >= draft.facts.profile.grow_cooldown_s
 
 
-def _grow(
-    draft: Draft, workload: Workload, members: tuple[Member, ...], coveted: frozenset[NodeId]
-) -> tuple[Member, ...]:
-    role = workload.spec.elastic_role
-    if role is None:
-        return ()
-    wanted = min(role.max_count, draft.facts.profile.train_size(workload, draft.facts.now_s))
-    have = sum(1 for m in members if m.role == role.name)
-    added: tuple[Member, ...] = ()
-    while have + len(added) < wanted:
-        claim = draft.priced(growth_claim(workload, role, (*members, *added), draft.facts.topology.models))
+def _members(draft: Draft, workload: Workload) -> tuple[Member, ...]:
+    """All seats of an attempt that starts in this plan, or of one that runs with what the plan adds to it."""
+    start = draft.starts.get(workload.id)
+    if start is not None:
+        return start.members
+    return (*draft.facts.held[workload.id].members, *draft.added.get(workload.id, ()))
+
+
+def _grow(draft: Draft, workload: Workload, coveted: frozenset[NodeId]) -> bool:
+    """One step: the first that the attempt could take, within quota and what nobody else could use."""
+    members = _members(draft, workload)
+    wanted = {role.name: role.max_count for role in workload.spec.roles}
+    if (elastic := workload.spec.elastic_role) is not None:
+        wanted[elastic.name] = min(elastic.max_count, draft.facts.profile.train_size(workload, draft.facts.now_s))
+    if sum(wanted.values()) <= len(members):
+        return False
+    for step in growths(workload, members, wanted, draft.facts.topology.models):
+        claim = draft.priced(step)
         if not all(books.quota.fits(claim.queue, claim.resources) for books in draft.both):
-            break
+            continue
         search = draft.search(*(books.room for books in draft.both))
         nodes = find(claim.shape, replace(search, closed=search.closed | coveted))
-        if nodes is None:
-            break
-        added = (*added, *draft.charge(claim, nodes, *draft.both))
-    return added
+        if nodes is not None:
+            added = draft.charge(claim, nodes, *draft.both)
+            start = draft.starts.get(workload.id)
+            if start is not None:
+                draft.starts[workload.id] = replace(start, members=(*start.members, *added))
+            else:
+                draft.added.setdefault(workload.id, []).extend(added)
+            return True
+    return False
 
 
 def _coveted(draft: Draft) -> frozenset[NodeId]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
+from rayorch.core.planning.growth import missing
 from rayorch.core.policy import OrderView, QueueHead, SortKey
 from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
 
@@ -39,7 +40,22 @@ def admit(draft: Draft) -> list[Request]:
             requests.append(Request(draft.priced(start_claim(workload, gangs[key])), _gate(draft, workload, former)))
         elif workload.state is State.RUNNING and workload.spec.kind is Kind.SERVE:
             requests += [Request(claim) for claim in _serve(draft, workload)]
+        elif workload.state is State.RUNNING and _is_short(workload):
+            requests += [Request(claim) for claim in _lacking(draft, workload)]
     return requests
+
+
+def _is_short(workload: Workload) -> bool:
+    return any(workload.members(role.name) < role.min_count for role in workload.spec.roles)
+
+
+def _lacking(draft: Draft, workload: Workload) -> list[Claim]:
+    """The seats that a running attempt lacks of its minimum, all of them or none; it goes on without them meanwhile."""
+    kept = draft.staying(workload.id)
+    if not kept or not draft.facts.snapshot.synced:
+        return []
+    claim = missing(workload, kept, draft.facts.topology.models)
+    return [draft.priced(claim)] if claim is not None else []
 
 
 def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wait, ...]:

@@ -153,7 +153,7 @@ def _gang_in(spec: WorkloadSpec, layout: Layout) -> Gang:
     bundles = layout.cell.bundles
     places = zip(layout.places, (bundle for bundle, count in bundles for _ in range(count)), strict=True)
     asks = [Ask(role, index, bundle, 0, number) for number, ((role, index), bundle) in enumerate(places)]
-    shape = Shape(bundles, spec.topology, True, (), _accelerators(spec, bundles), layout.cell)
+    shape = Shape(bundles, spec.topology, True, (), accelerators_of(spec, bundles), layout.cell)
     return Gang(tuple(asks), shape, layout.cell.resources)
 
 
@@ -168,10 +168,10 @@ def start_shape(spec: WorkloadSpec) -> Shape:
     bundles = tuple((role.bundle, role.min_count) for role in spec.roles if role.min_count)
     members = sum(count for _, count in bundles)
     packed = spec.kind is not Kind.SERVE and members > 1
-    return Shape(bundles, spec.topology, packed, accelerators=_accelerators(spec, bundles))
+    return Shape(bundles, spec.topology, packed, accelerators=accelerators_of(spec, bundles))
 
 
-def _accelerators(spec: WorkloadSpec, bundles: tuple[tuple[Resources, int], ...]) -> tuple[str, ...]:
+def accelerators_of(spec: WorkloadSpec, bundles: tuple[tuple[Resources, int], ...]) -> tuple[str, ...]:
     """Models matter only to what has GPUs."""
     return spec.accelerators if any(uses_devices(bundle) for bundle, _ in bundles) else ()
 
@@ -200,7 +200,7 @@ def growth_claim(
     wanted = topology.required or topology.preferred
     near = tuple(sorted({m.node for m in members})) if wanted is not None else ()
     bundles = ((role.bundle, 1),)
-    allowed = _accelerators(workload.spec, bundles) and held_models(workload.spec, members, models)
+    allowed = accelerators_of(workload.spec, bundles) and held_models(workload.spec, members, models)
     return Claim(
         workload=workload,
         attempt=workload.attempt,
@@ -217,14 +217,35 @@ def staying(allocation: Allocation) -> tuple[Member, ...]:
 
 
 def removable(spec: WorkloadSpec, members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """The members that may go while the rest runs, the first to go first: the highest surplus number."""
+    """The members that may go while the rest runs, the first to go first: the highest surplus number.
+
+    Those of one surplus number go together.
+    """
     if not spec.resizable:
         return ()
+    kept = _kept_roles(spec, members)
     found: list[Member] = []
     for role in spec.roles:
         ours = sorted((m for m in members if m.role == role.name), key=lambda m: (m.surplus, m.index))
-        found += [m for m in ours[role.min_count :] if m.surplus > 0]
-    return tuple(sorted(found, key=lambda m: -m.surplus))
+        found += [m for m in ours[role.min_count if role.name in kept else 0 :] if m.surplus > 0]
+    return tuple(sorted(found, key=lambda m: (-m.surplus, m.bundle_index)))
+
+
+def _kept_roles(spec: WorkloadSpec, members: tuple[Member, ...]) -> frozenset[str]:
+    """The roles that make up the minimum which this attempt was started with."""
+    ways = spec.needed
+    if len(ways) == 1:
+        return ways[0]
+    started = {m.role for m in members if m.surplus == 0}
+    return min(ways, key=lambda way: len(way ^ started))
+
+
+def by_number(members: tuple[Member, ...]) -> list[tuple[Member, ...]]:
+    """Members that come and go together: those of one surplus number, in the order in which they are given."""
+    found: dict[int, list[Member]] = {}
+    for member in members:
+        found.setdefault(member.surplus, []).append(member)
+    return [tuple(together) for together in found.values()]
 
 
 def charged(members: tuple[Member, ...]) -> Resources:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Reserve, Stop
-from rayorch.core.planning.claims import Claim, Shape, removable
+from rayorch.core.planning.claims import Claim, Shape, by_number, removable
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
 from rayorch.core.planning.seats import Search, fill_shape, find
 from rayorch.core.policy import SortKey
@@ -78,7 +78,9 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
                 continue
             cost = profile.victims(workload, allocation, now_s)
             stops.append(Move(workload, kept, True, cost, total(m.bundle for m in kept)))
-            shrinks += [Move(workload, (m,), False, cost / len(kept), m.bundle) for m in removable(workload.spec, kept)]
+            for together in by_number(removable(workload.spec, kept)):
+                part = cost * len(together) / len(kept)
+                shrinks.append(Move(workload, together, False, part, total(m.bundle for m in together)))
         draft.moves = (*sorted(shrinks, key=lambda m: m.key), *sorted(stops, key=lambda m: m.key))
         draft.lowest_priority = min((move.victim.spec.priority for move in stops), default=0)
     return draft.moves
@@ -194,7 +196,8 @@ def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[Workloa
             if queue != side and not queue.startswith(f"{side}/"):
                 continue
             kept = draft.staying(workload.id)
-            extra = {m.surplus: m.bundle.units(name) for m in removable(workload.spec, kept)}
+            parts = by_number(removable(workload.spec, kept))
+            extra = {part[0].surplus: sum(m.bundle.units(name) for m in part) for part in parts}
             rank = (-workload.spec.priority, workload.started_s or 0.0, workload.id)
             gangs.append((rank, 0, sum(m.bundle.units(name) for m in kept if m.surplus not in extra)))
             spare += [(rank, number, units) for number, units in extra.items()]

@@ -91,10 +91,11 @@ def is_nested(spec: WorkloadSpec) -> bool:
 
 def layouts(spec: WorkloadSpec) -> tuple[Layout, ...]:
     """The ways to make up the gang's minimum; the one to try first comes first."""
-    return tuple(_layout(spec, "", spec.topology, way) for way in spec.needed)
+    return tuple(layout_of(spec, "", spec.topology, way) for way in spec.needed)
 
 
-def _layout(spec: WorkloadSpec, group: str, topology: TopologyRequest, way: frozenset[str]) -> Layout:
+def layout_of(spec: WorkloadSpec, group: str, topology: TopologyRequest, way: frozenset[str]) -> Layout:
+    """The cell of one group ("": the gang itself), of those of its roles that `way` names."""
     roles = [role for role in spec.roles if role.group == group and role.name in way and role.min_count]
     plain = [role for role in roles if not role.segments]
     places = [(role.name, index) for role in plain for index in range(role.min_count)]
@@ -106,7 +107,7 @@ def _layout(spec: WorkloadSpec, group: str, topology: TopologyRequest, way: froz
             places += [(role.name, index) for index in range(role.min_count)]
     for child in spec.groups:
         if child.parent == group:
-            found = _layout(spec, child.name, child.topology, way)
+            found = layout_of(spec, child.name, child.topology, way)
             if found.cell.count:
                 inside.append((found.cell, 1))
                 places += found.places

@@ -6,4 +6,4 @@ from dataclasses import replace
 
 from rayorch.policies.presets.default import PRESET as DEFAULT
 
-PRESET = replace(DEFAULT, name="kai")
+PRESET = replace(DEFAULT, name="kai", even_growth=True)

@@ -193,8 +193,13 @@ def leaves(job: JobText) -> dict[str, tuple[int, str]]:
         for child in group.subgroups:
             walk(child, child.name)
 
-    walk(job.subgroups, "")
+    walk(job.subgroups, outermost(job.subgroups))
     return found
+
+
+def outermost(root: GroupText) -> str:
+    """The group that stands for the whole job: the gang itself, unless it needs only some of its children."""
+    return "" if root.min_subgroups is None else "~all"
 
 
 def groups(job: JobText) -> tuple[GroupSpec, ...]:
@@ -210,7 +215,10 @@ def groups(job: JobText) -> tuple[GroupSpec, ...]:
             walk(child, child.name)
 
     if job.subgroups is not None:
-        walk(job.subgroups, "")
+        root = outermost(job.subgroups)
+        if root:
+            found.append(GroupSpec(root, "", job.subgroups.min_subgroups))
+        walk(job.subgroups, root)
     return tuple(found)
 
 
