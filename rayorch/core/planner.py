@@ -51,8 +51,9 @@ def _serve(draft: Draft, request: Request) -> None:
     A shape that found nothing in its queue is not tried again in this turn: room and quota only become less, and
     those behind it have no more rights.
     """
-    claim = request.claim
-    known = draft.verdicts.get((claim.shape, claim.queue))
+    claim = draft.narrowed(request.claim)
+    kind = draft.kind(claim)
+    known = draft.verdicts.get(kind)
     if known is None:
         if any(place(draft, way) for way in claim.ways):
             return
@@ -69,7 +70,7 @@ def _serve(draft: Draft, request: Request) -> None:
         short = quota_waits(draft, claim)
         known = Verdict((*short, *room_waits(draft, claim.shape)), not short)
         if claim.id not in draft.facts.owed:  # it was looked at before its turn
-            draft.verdicts[claim.shape, claim.queue] = known
+            draft.verdicts[kind] = known
         assert known.waits, f"{claim.id} neither starts nor has a reason to wait"
     if not draft.soon.quota.capped(claim.queue, claim.resources):
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
@@ -123,7 +124,7 @@ def _evict(draft: Draft, claim: Claim) -> bool:
     if draft.waiting.get(claim.queue, claim.priority) > claim.priority:
         return False
     for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
-        key = (cause.value, claim.shape, claim.queue)
+        key = (cause.value, draft.kind(claim))
         if key in draft.failed:
             continue
         if evict(draft, claim, cause):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rayorch.core.quota_limits import Column, Limits, numbered
-from rayorch.core.types import UNIT, QueueId, QueueSpec, Resources, UserLimits
+from rayorch.core.types import MODEL_PREFIX, UNIT, QueueId, QueueSpec, Resources, UserLimits
 
 CLUSTER = QueueId("")
 """Where a shortage of countables of the whole cluster lies."""
@@ -61,13 +61,14 @@ class Shortage:
 class QuotaTree:
     """What does not change while usage does: the queues, their paths and their limits. Shared by all copies."""
 
-    __slots__ = ("_blank", "_named", "_paths", "index", "order", "parents", "specs", "users")
+    __slots__ = ("_blank", "_named", "_paths", "by_model", "index", "order", "parents", "specs", "users")
 
     def __init__(self, queues: Iterable[QueueSpec]) -> None:
         self.specs = {spec.id: spec for spec in queues}
         self.order, self.parents = numbered(self.specs)
         self.index = {spec.id: i for i, spec in enumerate(self.order)}
         self.users = {i: spec.per_user for i, spec in enumerate(self.order) if _limits_users(spec.per_user)}
+        self.by_model = frozenset(i for i, spec in enumerate(self.order) if _limits_models(spec))
         self._paths: dict[QueueId, tuple[QueueSpec, ...]] = {}
         self._blank: dict[str, Column] = {}
         self._named: dict[QueueId, tuple[str, ...]] = {}
@@ -230,6 +231,10 @@ class Quota:
         """Whether the queue, or one above it, limits what each owner holds or runs."""
         return bool(self._tree.users) and any(node in self._tree.users for node in self._path(queue))
 
+    def limits_models(self, queue: QueueId) -> bool:
+        """Whether the queue, or one above it, limits GPUs of some model by name."""
+        return bool(self._tree.by_model) and any(node in self._tree.by_model for node in self._path(queue))
+
     def _user_shortages(self, queue: QueueId, amount: Resources, owner: str, attempts: int) -> list[Shortage]:
         found: list[Shortage] = []
         for node in self._path(queue):
@@ -349,6 +354,11 @@ def _short(
 
 def _limits_users(limits: UserLimits) -> bool:
     return bool(limits.resources) or limits.max_running is not None
+
+
+def _limits_models(spec: QueueSpec) -> bool:
+    limits = (spec.deserved, spec.borrow_limit, spec.hard_cap, spec.per_user.resources)
+    return any(name.startswith(MODEL_PREFIX) for amount in limits for name, _ in amount or ())
 
 
 def _share(spec: QueueSpec, used: int, deserved: int) -> float:

@@ -16,6 +16,9 @@ CPU = "CPU"
 MODEL_LABEL = "ray.io/accelerator-type"
 """The node label that names the model of the node's GPUs, as Ray and KubeRay set it."""
 
+MODEL_PREFIX = "GPU:"
+"""Of a resource that queues may limit beside "GPU": "GPU:H100" counts those of that model. No node is asked for it."""
+
 MAX_UNITS = 2**62
 """No stored amount may exceed this; larger input is refused instead of wrapping."""
 
@@ -104,6 +107,11 @@ class Resources:
     def to_floats(self) -> dict[str, float]:
         """As Ray takes it: natural numbers, whole ones as whole floats."""
         return {name: n / UNIT for name, n in self.items}
+
+
+def gpus_of_model(model: str, units: int) -> Resources:
+    """GPUs as they count against limits on their model; nothing where the model is not known."""
+    return Resources(((f"{MODEL_PREFIX}{model}", units),)) if model and units else Resources()
 
 
 def total(parts: Iterable[Resources]) -> Resources:

@@ -6,6 +6,7 @@ that sums are exact. Times are seconds since the epoch on the owner's clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,8 +22,10 @@ from rayorch.core.resources import CPU as CPU
 from rayorch.core.resources import GPU as GPU
 from rayorch.core.resources import MAX_UNITS as MAX_UNITS
 from rayorch.core.resources import MODEL_LABEL as MODEL_LABEL
+from rayorch.core.resources import MODEL_PREFIX as MODEL_PREFIX
 from rayorch.core.resources import UNIT as UNIT
 from rayorch.core.resources import Resources as Resources
+from rayorch.core.resources import gpus_of_model as gpus_of_model
 from rayorch.core.resources import total as total
 from rayorch.core.sharing import mig_profile
 from rayorch.core.timing import ArraySpec as ArraySpec
@@ -46,7 +49,8 @@ class Role:
     """Members of one shape: at least `min_count` or the gang does not start, at most `max_count`.
 
     `group`: the GroupSpec of the workload that it belongs to, empty: the gang itself. `segments`: which of its
-    members share a domain.
+    members share a domain. `countables`: what each member draws of what the cluster has as a whole (a licence,
+    watts); no node is asked for it.
     """
 
     name: str
@@ -55,6 +59,12 @@ class Role:
     max_count: int
     group: str = ""
     segments: tuple[Segment, ...] = ()
+    countables: Resources = Resources()
+
+    @property
+    def charge(self) -> Resources:
+        """What each member counts for against queues, before it is known which model of GPU it gets."""
+        return self.bundle + self.countables if self.countables else self.bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,13 @@ class WorkloadSpec:
         ways = [total(r.bundle.times(r.min_count) for r in self.roles if r.name in way) for way in self.needed]
         least = {name: min(way.units(name) for way in ways) for way in ways for name, _ in way}
         return Resources.of_units(least)
+
+    @property
+    def min_charge(self) -> Resources:
+        """What the gang's minimum counts for against queues; of a model's limits only if it names that one model."""
+        least = total(r.charge.times(r.min_count) for r in self.roles)
+        one = self.accelerators[0] if len(self.accelerators) == 1 else ""
+        return least + gpus_of_model(one, least.gpu_units)
 
     @property
     def max_resources(self) -> Resources:
@@ -357,7 +374,8 @@ class MemberPhase(StrEnum):
 class Member:
     """One seat of a gang. `surplus` 0 is the gang's minimum (one common group); n > 0 is surplus member n,
     whose group is its own. `bundle_index` is its place in that group. `devices` are the indices our books
-    charge: with `exact`, its group names them; else Ray binds first-fit, so they are a model until observed."""
+    charge: with `exact`, its group names them; else Ray binds first-fit, so they are a model until observed.
+    `model`: of the GPUs of its node, when it was seated. `countables`: what it draws of the cluster's."""
 
     role: str
     index: int
@@ -369,6 +387,20 @@ class Member:
     group_id: str = ""  # hex id of the placement group, empty until it exists
     devices: tuple[int, ...] = ()
     exact: bool = False
+    model: str = ""
+    countables: Resources = Resources()
+
+    @property
+    def charge(self) -> Resources:
+        """What it counts for against queues: its bundle, its GPUs once more under their model, countables."""
+        if not self.model and not self.countables:
+            return self.bundle
+        return total((self.bundle, gpus_of_model(self.model, self.bundle.gpu_units), self.countables))
+
+
+def charge_of(members: Iterable[Member]) -> Resources:
+    """What members together count for against queues."""
+    return total(member.charge for member in members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,8 +423,13 @@ class Allocation:
 
     @property
     def held(self) -> Resources:
-        """Everything that is charged to it, members that are leaving included."""
+        """Everything that it takes of nodes, members that are leaving included."""
         return total(m.bundle for m in self.members)
+
+    @property
+    def charge(self) -> Resources:
+        """What that counts for against queues."""
+        return charge_of(self.members)
 
 
 def group_name(instance: str, workload: WorkloadId, attempt: int, surplus: int = 0) -> str:

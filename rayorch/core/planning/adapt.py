@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
+from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.growth import growths
@@ -87,8 +88,8 @@ def _grow(draft: Draft, workload: Workload, coveted: frozenset[NodeId]) -> bool:
     if sum(wanted.values()) <= len(members):
         return False
     for step in growths(workload, members, wanted, draft.facts.topology.models):
-        claim = draft.priced(step)
-        if not all(books.quota.fits(claim.queue, claim.resources) for books in draft.both):
+        claim = draft.narrowed(draft.priced(step))
+        if not fits_quota(claim, *(books.quota for books in draft.both)):
             continue
         search = draft.search(*(books.room for books in draft.both))
         nodes = find(claim.shape, replace(search, closed=search.closed | coveted))

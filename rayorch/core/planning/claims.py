@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.planning.groups import Cell, Layout, is_nested, layouts
 from rayorch.core.sharing import uses_devices
 from rayorch.core.types import (
+    MODEL_PREFIX,
     Allocation,
     Kind,
     Member,
@@ -20,6 +21,7 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
     WorkloadSpec,
+    gpus_of_model,
     total,
 )
 
@@ -33,10 +35,21 @@ class Ask:
     bundle: Resources
     surplus: int
     bundle_index: int
+    countables: Resources = Resources()
 
-    def on(self, node: NodeId, devices: tuple[int, ...]) -> Member:
-        """The seat on a node."""
-        return Member(self.role, self.index, node, self.bundle, self.surplus, self.bundle_index, devices=devices)
+    def on(self, node: NodeId, devices: tuple[int, ...], model: str = "") -> Member:
+        """The seat on a node whose GPUs are of the model (empty: not known)."""
+        return Member(
+            role=self.role,
+            index=self.index,
+            node=node,
+            bundle=self.bundle,
+            surplus=self.surplus,
+            bundle_index=self.bundle_index,
+            devices=devices,
+            model=model if self.bundle.gpu_units else "",
+            countables=self.countables,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,7 @@ class Shape:
 class Claim:
     """All of `asks` or nothing. `grows`: for a running attempt; otherwise the start of attempt `attempt`.
 
+    `resources`: what it counts for against queues; of the limits on a model of GPU, where its shape names only one.
     `others`: claims of which one would do as well.
     """
 
@@ -119,6 +133,22 @@ class Claim:
         """The workload's priority."""
         return self.workload.spec.priority
 
+    @property
+    def owner(self) -> str:
+        """Whose limits in the queue count."""
+        return self.workload.spec.owner
+
+    @property
+    def attempts(self) -> int:
+        """How many more workloads of its owner run with it."""
+        return int(not self.grows)
+
+    def on_models(self, models: tuple[str, ...]) -> Claim:
+        """The same with its GPUs of one of these models."""
+        shape = replace(self.shape, accelerators=models)
+        plain = Resources(tuple(item for item in self.resources if not item[0].startswith(MODEL_PREFIX)))
+        return replace(self, shape=shape, resources=_with_model(plain, shape))
+
 
 @dataclass(frozen=True, slots=True)
 class Gang:
@@ -145,16 +175,19 @@ def gang_of(spec: WorkloadSpec) -> Gang:
         for index in range(role.min_count):
             number = len(asks)
             surplus, bundle_index = (number + 1, 0) if own_groups else (0, number)
-            asks.append(Ask(role.name, index, role.bundle, surplus, bundle_index))
-    return Gang(tuple(asks), start_shape(spec), spec.min_resources)
+            asks.append(Ask(role.name, index, role.bundle, surplus, bundle_index, role.countables))
+    return Gang(tuple(asks), start_shape(spec), spec.min_charge)
 
 
 def _gang_in(spec: WorkloadSpec, layout: Layout) -> Gang:
     bundles = layout.cell.bundles
     places = zip(layout.places, (bundle for bundle, count in bundles for _ in range(count)), strict=True)
-    asks = [Ask(role, index, bundle, 0, number) for number, ((role, index), bundle) in enumerate(places)]
+    asks = tuple(
+        Ask(role, index, bundle, 0, number, spec.role(role).countables)
+        for number, ((role, index), bundle) in enumerate(places)
+    )
     shape = Shape(bundles, spec.topology, True, (), accelerators_of(spec, bundles), layout.cell)
-    return Gang(tuple(asks), shape, layout.cell.resources)
+    return Gang(asks, shape, charge_for(asks, shape))
 
 
 def start_claim(workload: Workload, gang: Gang) -> Claim:
@@ -201,12 +234,13 @@ def growth_claim(
     near = tuple(sorted({m.node for m in members})) if wanted is not None else ()
     bundles = ((role.bundle, 1),)
     allowed = accelerators_of(workload.spec, bundles) and held_models(workload.spec, members, models)
+    shape = Shape(bundles, topology, False, near, allowed)
     return Claim(
         workload=workload,
         attempt=workload.attempt,
-        asks=(Ask(role.name, index, role.bundle, surplus, 0),),
-        shape=Shape(bundles, topology, False, near, allowed),
-        resources=role.bundle,
+        asks=(Ask(role.name, index, role.bundle, surplus, 0, role.countables),),
+        shape=shape,
+        resources=_with_model(role.charge, shape),
         grows=True,
     )
 
@@ -248,6 +282,12 @@ def by_number(members: tuple[Member, ...]) -> list[tuple[Member, ...]]:
     return [tuple(together) for together in found.values()]
 
 
-def charged(members: tuple[Member, ...]) -> Resources:
-    """What members hold together."""
-    return total(m.bundle for m in members)
+def charge_for(asks: Iterable[Ask], shape: Shape) -> Resources:
+    """What these seats count for against queues."""
+    return _with_model(total(part for ask in asks for part in (ask.bundle, ask.countables)), shape)
+
+
+def _with_model(amount: Resources, shape: Shape) -> Resources:
+    """The amount, and its GPUs once more under their model where the shape leaves only one."""
+    one = shape.accelerators[0] if len(shape.accelerators) == 1 else ""
+    return amount + gpus_of_model(one, amount.gpu_units) if one else amount

@@ -8,17 +8,18 @@ what is promised to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
+from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Shape, staying
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.seats import Search
 from rayorch.core.policy import Profile, SortKey
-from rayorch.core.quota import Quota
+from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
 from rayorch.core.sharing import MIB, device_need, priced
 from rayorch.core.snapshot import Snapshot
@@ -33,10 +34,14 @@ from rayorch.core.types import (
     State,
     Workload,
     WorkloadId,
+    charge_of,
     total,
 )
 
 LIVE = (State.RUNNING, State.STOPPING)
+
+ClaimKind = tuple[Shape, QueueId, Resources, str]
+"""Claims of one kind fail together: (shape, queue, charge, the owner where owners have limits)."""
 
 OWED_S = 60.0
 """How long after its victim has been requeued a beneficiary still goes before all others."""
@@ -44,12 +49,16 @@ OWED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Seats that are being given back, by when at the latest (None: not known) and for whom."""
+    """Seats that are being given back, by when at the latest (None: not known) and for whom.
+
+    `ends`: all that the attempt holds, so that it ends with them.
+    """
 
     workload: WorkloadId
     members: tuple[Member, ...]
     deadline_s: float | None
     beneficiary: WorkloadId | None
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class Facts:
             topology=topology,
             owed=_owed(snapshot, leaving),
             strictness={spec.id: spec.strict for spec in snapshot.queues},
-            holdings=tuple((workloads[id], held[id].held) for id in sorted(held)),
+            holdings=tuple((workloads[id], held[id].charge) for id in sorted(held)),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else topology,
@@ -167,6 +176,7 @@ def _leaving(workload: Workload, allocation: Allocation) -> Leaving | None:
             allocation.members,
             order.deadline_s if order is not None else None,
             order.beneficiary if order is not None else None,
+            ends=True,
         )
     stay = staying(allocation)
     members = tuple(m for m in allocation.members if m not in stay)
@@ -184,12 +194,11 @@ class Books:
         """Books of their own with the same amounts."""
         return Books(self.room.copy(), self.quota.copy())
 
-    def give(self, queue: QueueId, members: Iterable[Member]) -> None:
-        """Members leave."""
-        members = tuple(members)
+    def give(self, workload: Workload, members: Collection[Member], ends: bool) -> None:
+        """Members of the workload leave; `ends`: its attempt ends with them."""
         for member in members:
             self.room.give(member.node, member.bundle, member.devices)
-        self.quota.refund(queue, total(m.bundle for m in members))
+        refund_quota(workload, members, ends, self.quota)
 
 
 @dataclass(slots=True)
@@ -236,7 +245,7 @@ class Draft:
     of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
     `unplaced`: claims within their quota that found no room; `lacking`: these, and those that were promised seats on
     nodes that are on their way, in order; `expected`: the latters' seats, by place in `lacking`. `gated`: claims that
-    wait for something else first. `failed`: (how it was tried, shape, queue), not tried again; `no_room`: (where,
+    wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`: (where,
     shape), not tried until room comes free. `verdicts`: what became of a shape in a queue, for those behind it.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
@@ -244,7 +253,7 @@ class Draft:
     nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
     `blocking`: queues with strict order whose head did not start, and what those behind it are told.
     `holders`: why shapes find no room, shapes that no set of the nodes could take, and who holds most of a resource
-    in a queue.
+    in a queue. `gpu_models`: those that there are (made when needed).
     """
 
     facts: Facts
@@ -265,9 +274,9 @@ class Draft:
     expected: dict[int, tuple[Member, ...]] = field(default_factory=dict)
     lacking: list[Claim] = field(default_factory=list)
     gated: list[Claim] = field(default_factory=list)
-    failed: set[tuple[str, Shape, QueueId]] = field(default_factory=set)
+    failed: set[tuple[str, ClaimKind]] = field(default_factory=set)
     no_room: set[tuple[str, Shape]] = field(default_factory=set)
-    verdicts: dict[tuple[Shape, QueueId], Verdict] = field(default_factory=dict)
+    verdicts: dict[ClaimKind, Verdict] = field(default_factory=dict)
     touched: list[NodeId] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
     moves: tuple[Move, ...] | None = None
@@ -285,27 +294,24 @@ class Draft:
     estimates: dict[WorkloadId, float | None] = field(default_factory=dict)
     positions: dict[WorkloadId, int] = field(default_factory=dict)
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
+    gpu_models: tuple[str, ...] | None = None
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Draft:
         """Nothing decided yet."""
         facts = Facts.of(snapshot, profile)
-        usage: dict[QueueId, list[Resources]] = {}
+        quota = Quota(QuotaTree(snapshot.queues), snapshot.countables)
         for workload, amount in facts.holdings:
-            usage.setdefault(workload.spec.queue, []).append(amount)
-        now = Books(
-            Room.of(snapshot.nodes, snapshot.allocations, snapshot.now_s),
-            Quota.of(snapshot.queues, {queue: total(parts) for queue, parts in usage.items()}),
-        )
+            quota.charge(workload.spec.queue, amount, workload.spec.owner, 1)
+        now = Books(Room.of(snapshot.nodes, snapshot.allocations, snapshot.now_s), quota)
         draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, leaving=list(facts.leaving))
         for gone in facts.leaving:
             draft.part()
-            for member in gone.members:
-                draft.soon.room.give(member.node, member.bundle, member.devices)
             if gone.workload in facts.held:
-                draft.soon.quota.refund(
-                    facts.workloads[gone.workload].spec.queue, total(m.bundle for m in gone.members)
-                )
+                draft.soon.give(facts.workloads[gone.workload], gone.members, gone.ends)
+            else:
+                for member in gone.members:
+                    draft.soon.room.give(member.node, member.bundle, member.devices)
         if facts.arriving:
             draft.part()
             draft.soon.room = draft.soon.room.joined_by(facts.nodes[id] for id in facts.arriving)
@@ -375,17 +381,15 @@ class Draft:
     def charge(self, claim: Claim, nodes: tuple[NodeId, ...], *books: Books) -> tuple[Member, ...]:
         """Seat the claim on these nodes in all these books; the devices are the first book's."""
         members: list[Member] = []
-        by_memory = False
         for ask, node in zip(claim.asks, nodes, strict=True):
             devices = [pair.room.take(node, ask.bundle) for pair in books]
-            member = ask.on(node, devices[0])
+            member = ask.on(node, devices[0], self.facts.horizon.models.get(node, ""))
             if device_need(ask.bundle).share_mib:
-                by_memory = True
                 member = replace(member, bundle=books[0].room.slot(node).realised(ask.bundle, devices[0]))
             members.append(member)
-        amount = total(m.bundle for m in members) if by_memory else claim.resources
+        amount = charge_of(members)
         for pair in books:
-            pair.quota.charge(claim.queue, amount)
+            charge_quota(claim, amount, pair.quota)
         self.touched.extend(nodes)
         return tuple(members)
 
@@ -393,7 +397,8 @@ class Draft:
         """The claim with what its memory shares come to in GPUs at most, so that quota covers any seat that it gets."""
         if not any(device_need(bundle).share_mib for bundle, _ in claim.shape.bundles):
             return claim
-        return replace(claim, resources=total(self.price(b).times(n) for b, n in claim.shape.bundles))
+        more = total((self.price(b) - b).times(n) for b, n in claim.shape.bundles)
+        return replace(claim, resources=claim.resources + more)
 
     def price(self, bundle: Resources) -> Resources:
         """One bundle with its memory share in GPUs; any other bundle as it is."""
@@ -405,6 +410,17 @@ class Draft:
                 sorted({d.memory_bytes // MIB for n in nodes for d in n.devices if d.memory_bytes})
             )
         return priced(bundle, self.device_sizes)
+
+    def narrowed(self, claim: Claim) -> Claim:
+        """The claim on those GPU models that the limits of its queue leave it."""
+        if self.gpu_models is None:
+            self.gpu_models = tuple(sorted(set(self.facts.horizon.models.values())))
+        return narrowed(claim, self.gpu_models, *(books.quota for books in self.both))
+
+    def kind(self, claim: Claim) -> ClaimKind:
+        """What decides what becomes of a claim in this turn: its shape, its queue, what it counts for, whose it is."""
+        limited = self.now.quota.limits_users(claim.queue)
+        return claim.shape, claim.queue, claim.resources, claim.owner if limited else ""
 
     def close(self, claim: Claim, nodes: tuple[NodeId, ...]) -> None:
         """Hold nodes for the head of a queue."""
@@ -421,27 +437,34 @@ class Draft:
         """Order a stop; its seats come free soon, once."""
         workload = self.facts.workloads[stop.workload]
         kept = self.staying(stop.workload)
+        ends = workload.state is State.RUNNING and stop.workload not in self.stops
         self.stops[stop.workload] = stop
-        self._leave(workload, kept, stop.order.deadline_s, stop.order.beneficiary)
+        self._leave(workload, kept, stop.order.deadline_s, stop.order.beneficiary, ends)
 
     def remove(self, workload: Workload, numbers: set[int], removal: Removal) -> None:
         """Take surplus seats of a running attempt (further ones, if some are taken already)."""
         kept = self.staying(workload.id)
         known = self.removals.setdefault(workload.id, removal)
         known.numbers |= numbers
-        self._leave(workload, tuple(m for m in kept if m.surplus in numbers), removal.release_by_s, removal.beneficiary)
+        leaving = tuple(m for m in kept if m.surplus in numbers)
+        self._leave(workload, leaving, removal.release_by_s, removal.beneficiary, ends=False)
 
     def _leave(
-        self, workload: Workload, members: tuple[Member, ...], deadline_s: float, beneficiary: WorkloadId | None
+        self,
+        workload: Workload,
+        members: tuple[Member, ...],
+        deadline_s: float,
+        beneficiary: WorkloadId | None,
+        ends: bool,
     ) -> None:
         self.part()
-        self.soon.give(workload.spec.queue, members)
+        self.soon.give(workload, members, ends)
         self.touched.extend(m.node for m in members)
         self._forget_moves(workload.id)
         self.no_room.clear()
         self.borrowed.clear()
         if members:
-            self.leaving.append(Leaving(workload.id, members, deadline_s, beneficiary))
+            self.leaving.append(Leaving(workload.id, members, deadline_s, beneficiary, ends))
 
     def _forget_moves(self, id: WorkloadId) -> None:
         """What a stopped attempt could have given is gone; after a shrink its moves are made anew."""

@@ -19,13 +19,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Reserve, Stop
+from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape, by_number, removable
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
 from rayorch.core.planning.seats import Search, fill_shape, find
 from rayorch.core.policy import SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.topology import Domain
-from rayorch.core.types import UNIT, Member, NodeId, QueueId, Resources, StopCause, StopOrder, WorkloadId, total
+from rayorch.core.types import (
+    UNIT,
+    Member,
+    NodeId,
+    QueueId,
+    Resources,
+    StopCause,
+    StopOrder,
+    Workload,
+    WorkloadId,
+    charge_of,
+)
 
 WIDER = 4
 """How many times more candidates are looked at when the cheapest ones make no room."""
@@ -54,8 +66,11 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     """
     if draft.budget <= 0:
         return False
-    moves = _allowed(draft, claim, cause)
-    trials = [Trial(draft, claim, shape, cause is StopCause.RECLAIMED) for shape in claim.shape.by_model]
+    moves, reclaims = _allowed(draft, claim, cause), cause is StopCause.RECLAIMED
+    trials = [
+        Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, reclaims)
+        for shape in claim.shape.by_model
+    ]
     ways = [found for trial in trials if _could_suffice(trial, moves) and (found := _search(trial, moves)) is not None]
     if not ways:
         return False
@@ -77,10 +92,10 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
             if not kept or workload.id in draft.protected:
                 continue
             cost = profile.victims(workload, allocation, now_s)
-            stops.append(Move(workload, kept, True, cost, total(m.bundle for m in kept)))
+            stops.append(Move(workload, kept, True, cost, charge_of(kept)))
             for together in by_number(removable(workload.spec, kept)):
                 part = cost * len(together) / len(kept)
-                shrinks.append(Move(workload, together, False, part, total(m.bundle for m in together)))
+                shrinks.append(Move(workload, together, False, part, charge_of(together)))
         draft.moves = (*sorted(shrinks, key=lambda m: m.key), *sorted(stops, key=lambda m: m.key))
         draft.lowest_priority = min((move.victim.spec.priority for move in stops), default=0)
     return draft.moves
@@ -158,7 +173,7 @@ def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> l
             continue
         chosen.append(move)
         gone = taken.setdefault(move.victim.id, set())
-        quota.refund(move.victim.spec.queue, total(m.bundle for m in move.members if m.surplus not in gone))
+        quota.refund(move.victim.spec.queue, charge_of(m for m in move.members if m.surplus not in gone))
         gone.update(m.surplus for m in move.members)
     return chosen
 
@@ -197,9 +212,9 @@ def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[Workloa
                 continue
             kept = draft.staying(workload.id)
             parts = by_number(removable(workload.spec, kept))
-            extra = {part[0].surplus: sum(m.bundle.units(name) for m in part) for part in parts}
+            extra = {part[0].surplus: charge_of(part).units(name) for part in parts}
             rank = (-workload.spec.priority, workload.started_s or 0.0, workload.id)
-            gangs.append((rank, 0, sum(m.bundle.units(name) for m in kept if m.surplus not in extra)))
+            gangs.append((rank, 0, sum(m.charge.units(name) for m in kept if m.surplus not in extra)))
             spare += [(rank, number, units) for number, units in extra.items()]
         left = draft.soon.quota.deserved(side).units(name)
         found: set[tuple[WorkloadId, int]] = set()
@@ -272,10 +287,10 @@ class Trial:
             return None
         self.draft.budget -= 1
         books = self.draft.soon.copy()
-        for queue, members in freed_by(moves):
-            books.give(queue, members)
+        for victim, members, ends in freed_by(moves):
+            books.give(victim, members, ends)
         quota = books.quota
-        if not quota.fits(self.claim.queue, self.claim.resources):
+        if not fits_quota(self.claim, quota):
             return None
         if self.within_share and quota.borrows(self.claim.queue, self.claim.resources):
             return None
@@ -315,15 +330,18 @@ class Trial:
         return replace(plain, score=score, domain_score=domain_score)
 
 
-def freed_by(moves: Sequence[Move]) -> list[tuple[QueueId, tuple[Member, ...]]]:
-    """Per victim the members that leave, each once."""
+def freed_by(moves: Sequence[Move]) -> list[tuple[Workload, tuple[Member, ...], bool]]:
+    """Per victim the members that leave, each once, and whether its attempt ends."""
     leaving: dict[WorkloadId, dict[tuple[int, int], Member]] = {}
-    queues: dict[WorkloadId, QueueId] = {}
+    victims: dict[WorkloadId, Workload] = {}
+    ends: set[WorkloadId] = set()
     for move in moves:
-        queues[move.victim.id] = move.victim.spec.queue
+        victims[move.victim.id] = move.victim
         seats = leaving.setdefault(move.victim.id, {})
         seats.update({(m.surplus, m.bundle_index): m for m in move.members})
-    return [(queues[id], tuple(seats.values())) for id, seats in sorted(leaving.items())]
+        if move.stops:
+            ends.add(move.victim.id)
+    return [(victims[id], tuple(seats.values()), id in ends) for id, seats in sorted(leaving.items())]
 
 
 def _costs_by_node(moves: Sequence[Move]) -> dict[NodeId, list[tuple[float, int]]]:

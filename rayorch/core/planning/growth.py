@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rayorch.core.planning.claims import Ask, Claim, Shape, accelerators_of, growth_claim, held_models
+from rayorch.core.planning.claims import Ask, Claim, Shape, accelerators_of, charge_for, growth_claim, held_models
 from rayorch.core.planning.groups import Cell, Place, ancestry, is_nested, layout_of, segment
 from rayorch.core.types import Member, NodeId, Role, TopologyRequest, Workload, WorkloadSpec
 
@@ -146,13 +146,14 @@ def _claim(
         while (role, index) in taken:
             index += 1
         taken.add((role, index))
-        asks.append(Ask(role, index, bundle, surplus, number))
+        asks.append(Ask(role, index, bundle, surplus, number, spec.role(role).countables))
     allowed = accelerators_of(spec, bundles) and held_models(spec, members, models)
+    shape = Shape(bundles, TopologyRequest(spec.topology.required), False, (), allowed, layout)
     return Claim(
         workload=workload,
         attempt=workload.attempt,
         asks=tuple(asks),
-        shape=Shape(bundles, TopologyRequest(spec.topology.required), False, (), allowed, layout),
-        resources=layout.resources,
+        shape=shape,
+        resources=charge_for(asks, shape),
         grows=True,
     )

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Reserve, Start
+from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import Search, find
@@ -47,7 +48,7 @@ def place(draft: Draft, claim: Claim) -> bool:
 def promise(draft: Draft, claim: Claim) -> bool:
     """Reserve seats in room that is free or being freed, if the claim fits there: it needs no victims then."""
     key = (SOON, claim.shape)
-    if draft.soon is draft.now or key in draft.no_room or not draft.soon.quota.fits(claim.queue, claim.resources):
+    if draft.soon is draft.now or key in draft.no_room or not fits_quota(claim, draft.soon.quota):
         return False
     nodes = find(claim.shape, draft.soon_search())
     if nodes is None:
@@ -66,7 +67,7 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
     """
     key = (EXPECTED, claim.shape)
     arriving = draft.facts.arriving
-    if not arriving or key in draft.no_room or not draft.soon.quota.fits(claim.queue, claim.resources):
+    if not arriving or key in draft.no_room or not fits_quota(claim, draft.soon.quota):
         return ()
     room, need = draft.soon.room, claim.resources.gpu_units
     plain = draft.search(room)
@@ -145,7 +146,7 @@ def _meant_for_others(draft: Draft, claim: Claim) -> frozenset[NodeId]:
 
 
 def _within_quota(draft: Draft, claim: Claim) -> bool:
-    return all(books.quota.fits(claim.queue, claim.resources) for books in draft.both)
+    return fits_quota(claim, *(books.quota for books in draft.both))
 
 
 def _where(draft: Draft, nodes: tuple[NodeId, ...]) -> str:

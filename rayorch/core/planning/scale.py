@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from rayorch.core.capacity import GroupName, Provider, order_deadline_s
 from rayorch.core.decisions import GangDemand, GroupChange, Scale, Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
-from rayorch.core.planning.claims import Ask, Claim, Shape, charged, gang_of, start_claim, staying
+from rayorch.core.planning.charges import charge_quota, fits_quota
+from rayorch.core.planning.claims import Ask, Claim, Shape, gang_of, start_claim, staying
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.provision import Stock
 from rayorch.core.planning.release import release
@@ -22,7 +23,7 @@ from rayorch.core.planning.stock import Piece, Source, Trial
 from rayorch.core.planning.waits import provisioning_wait
 from rayorch.core.sharing import uses_devices
 from rayorch.core.topology import NODE_LEVEL
-from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, StopCause, Workload
+from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, StopCause, Workload, charge_of
 
 MAX_WAITING = 1000
 """Most waiting gangs that the scale policy is shown."""
@@ -61,9 +62,9 @@ def _asking(draft: Draft) -> dict[int, Claim]:
         if len(found) >= MAX_WAITING:
             break
         if position not in draft.expected:
-            if not quota.fits(claim.queue, claim.resources):
+            if not fits_quota(claim, quota):
                 continue
-            quota.charge(claim.queue, claim.resources)
+            charge_quota(claim, claim.resources, quota)
         found[position] = claim
     return found
 
@@ -190,8 +191,8 @@ def _replacement(workload: Workload, kept: tuple[Member, ...], losing: tuple[Mem
         near=stay if topology.required is not None else (),
         accelerators=workload.spec.accelerators,
     )
-    asks = tuple(Ask(m.role, m.index, m.bundle, m.surplus, m.bundle_index) for m in losing)
-    return Claim(workload, workload.attempt + 1, asks, shape, charged(losing), grows=True)
+    asks = tuple(Ask(m.role, m.index, m.bundle, m.surplus, m.bundle_index, m.countables) for m in losing)
+    return Claim(workload, workload.attempt + 1, asks, shape, charge_of(losing), grows=True)
 
 
 def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
+from rayorch.core.planning.charges import short_of
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
@@ -36,9 +37,8 @@ MAX_BLOCKERS = 5
 
 def quota_waits(draft: Draft, claim: Claim) -> tuple[Wait, ...]:
     """One reason per queue on the path and resource at which the claim is too much."""
-    short = draft.now.quota.shortages(claim.queue, claim.resources)
-    soon = draft.soon.quota.shortages(claim.queue, claim.resources)
-    found = {(s.queue, s.resource): s for s in (*soon, *short)}
+    short, soon = short_of(claim, draft.now.quota), short_of(claim, draft.soon.quota)
+    found = {(s.queue, s.resource, s.kind): s for s in (*soon, *short)}
     return tuple(_quota_wait(draft, claim, shortage) for shortage in found.values())
 
 

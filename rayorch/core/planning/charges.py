@@ -1,0 +1,57 @@
+"""Claims and quota: whether a claim may be charged, what it is charged, and which GPU models its queue leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from rayorch.core.planning.claims import Claim
+from rayorch.core.quota import Quota, Shortage
+from rayorch.core.types import MODEL_PREFIX, Member, Resources, Workload, charge_of
+
+
+def fits_quota(claim: Claim, *quotas: Quota) -> bool:
+    """Whether the claim's queue and its owner may take it, by all of these books."""
+    return all(quota.fits(claim.queue, claim.resources, claim.owner, claim.attempts) for quota in quotas)
+
+
+def short_of(claim: Claim, quota: Quota) -> tuple[Shortage, ...]:
+    """Every limit that the claim would exceed."""
+    return quota.shortages(claim.queue, claim.resources, claim.owner, claim.attempts)
+
+
+def charge_quota(claim: Claim, amount: Resources, quota: Quota) -> None:
+    """Count the amount for the claim."""
+    quota.charge(claim.queue, amount, claim.owner, claim.attempts)
+
+
+def refund_quota(workload: Workload, members: Collection[Member], ends: bool, quota: Quota) -> None:
+    """Members leave; `ends`: the attempt with them."""
+    quota.refund(workload.spec.queue, charge_of(members), workload.spec.owner, int(ends))
+
+
+def narrowed(claim: Claim, models: Collection[str], *quotas: Quota) -> Claim:
+    """The claim on those GPU models that the limits of its queue leave it; itself where none of them is in the way.
+
+    A claim that names no model may have any mix of them. Where a limit on one of them would not take all of its GPUs,
+    it keeps to one model that would, or that nobody limits. `models`: those that there are. A claim that no model is
+    left for keeps to the first it may have, whose limit it is then short of.
+    """
+    if not claim.resources.gpu_units or not any(quota.limits_models(claim.queue) for quota in quotas):
+        return claim
+    others = tuple(_narrowed(other, models, quotas) for other in claim.others)
+    return replace(_narrowed(claim, models, quotas), others=others)
+
+
+def _narrowed(claim: Claim, models: Collection[str], quotas: tuple[Quota, ...]) -> Claim:
+    units = claim.resources.gpu_units
+    wanted = claim.shape.accelerators or tuple(sorted(models))
+    left = tuple(model for model in wanted if all(_takes(quota, claim, model, units) for quota in quotas))
+    if left == wanted:
+        return claim
+    return claim.on_models(left or wanted[:1])
+
+
+def _takes(quota: Quota, claim: Claim, model: str, units: int) -> bool:
+    room = quota.headroom(claim.queue, f"{MODEL_PREFIX}{model}")
+    return room is None or units <= room
