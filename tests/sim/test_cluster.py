@@ -13,7 +13,7 @@ from rayorch.core.types import Kind, NodeId, State, StopCause, Workload, Workloa
 from rayorch.sim.faults import OWNERS, Actor
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
-from tests.sim.checked import CheckedCluster
+from rayorch.sim.checked import CheckedCluster
 
 W, VIP = WorkloadId("w"), WorkloadId("vip")
 

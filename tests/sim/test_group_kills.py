@@ -26,7 +26,7 @@ from rayorch.sim.faults import (
 from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
 from tests.build import gpus, queue, workload
-from tests.sim.checked import CheckedCluster
+from rayorch.sim.checked import CheckedCluster
 from tests.sim.faults_at_calls import faults_at_calls
 
 A, W, V = GroupName("a"), WorkloadId("w"), WorkloadId("v")

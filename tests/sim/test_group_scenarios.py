@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rayorch.sim.scenario import Scenario, check
-from tests.sim.checked import CheckedCluster
+from rayorch.sim.checked import CheckedCluster
 
 CASES = Path(__file__).parents[1] / "cases" / "scaling"
 FILES = sorted(CASES.glob("*.json"))

@@ -23,7 +23,7 @@ from rayorch.sim.faults import (
 )
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
-from tests.sim.checked import CheckedCluster
+from rayorch.sim.checked import CheckedCluster
 from tests.sim.faults_at_calls import faults_at_calls
 
 W, VIP = WorkloadId("w"), WorkloadId("vip")

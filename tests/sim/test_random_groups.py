@@ -20,7 +20,7 @@ from rayorch.sim.faults import OWNERS, RandomFaults
 from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
 from tests.build import gpus, node, queue, workload
-from tests.sim.checked import CheckedCluster
+from rayorch.sim.checked import CheckedCluster
 
 SEEDS = 100
 EVENTS = 120

@@ -1,4 +1,4 @@
-"""A simulated cluster whose invariants are checked at every step: the first violation ends the test."""
+"""A simulated cluster whose invariants are checked at every step: the first violation ends the run."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ from rayorch.sim.faults import Faults
 from rayorch.sim.groups import SimProvider
 from rayorch.sim.scale_checkers import check_groups_at_rest, check_patches, check_scale
 from rayorch.sim.work import SimWork
+
+
+
+class InvariantBroken(AssertionError):
+    """What must always hold does not; the message is the story of what happened."""
+
 
 REPLAYED_EVERY = 20
 """Every so many turns the plan is made again from the stored snapshot; at each it would take most of the time."""
@@ -142,11 +148,16 @@ class CheckedCluster(SimCluster):
     def check_quiet(self) -> None:
         """At the end: all has ended, nothing is held and nothing runs."""
         open_ones = [w.id for w in self.tree.workloads.values() if not w.state.terminal]
-        assert not open_ones, self.story(f"not ended: {open_ones}")
-        assert not self.books.allocations, self.story(f"still held: {sorted(self.books.allocations)}")
-        assert not self.world.groups, self.story(f"groups left: {self.world.listing()}")
-        assert not self.attempts.children, self.story(f"still working: {sorted(self.attempts.children)}")
-        assert not self.attempts.runners, self.story(f"runners left: {sorted(self.attempts.runners)}")
+        left: dict[str, object] = {
+            "not ended": open_ones,
+            "still held": sorted(self.books.allocations),
+            "groups left": self.world.listing(),
+            "still working": sorted(self.attempts.children),
+            "runners left": sorted(self.attempts.runners),
+        }
+        for what, those in left.items():
+            if those:
+                raise InvariantBroken(self.story(f"{what}: {those}"))
 
     def run_to_rest(self, limit_s: float = 600.0) -> None:
         """Run until everything has ended and the groups have given back what nobody needs, and look for leftovers."""
@@ -162,8 +173,9 @@ class CheckedCluster(SimCluster):
         return check_groups_at_rest(self.scaling.provider.truth(), self.scaling.capacity())
 
     def complain(self, violations: tuple[Violation, ...]) -> None:
-        """End the test with the story of what happened."""
-        assert not violations, self.story("\n".join(map(str, violations)))
+        """End the run with the story of what happened."""
+        if violations:
+            raise InvariantBroken(self.story("\n".join(map(str, violations))))
 
     def story(self, what: str) -> str:
         """What is wrong, and the last events, calls and refusals before it."""
