@@ -56,7 +56,7 @@ RULES = {
 SHARED = "rayorch.adapters.ray_names"
 """Ray's names that several adapters need: each of them may import it."""
 
-EXCEPTIONS = {("rayorch.cli.simulate", "sim"), ("rayorch.cli.simulate", "policies")}
+EXCEPTIONS = {("rayorch.cli.simulate", "sim"), ("rayorch.cli.simulate", "policies"), ("rayorch.cli.replay", "sim")}
 
 
 def _ruled() -> Iterator[tuple[str, Path, Rule]]:

@@ -21,7 +21,6 @@ from rayorch.sim.scale_checkers import check_groups_at_rest, check_patches, chec
 from rayorch.sim.work import SimWork
 
 
-
 class InvariantBroken(AssertionError):
     """What must always hold does not; the message is the story of what happened."""
 

@@ -10,10 +10,10 @@ from rayorch.core.cluster import step
 from rayorch.core.events import AttemptEnded, Event, Resized, Started, StopOrdered
 from rayorch.core.lifecycle import Move
 from rayorch.core.types import Kind, NodeId, State, StopCause, Workload, WorkloadId
+from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.faults import OWNERS, Actor
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
-from rayorch.sim.checked import CheckedCluster
 
 W, VIP = WorkloadId("w"), WorkloadId("vip")
 

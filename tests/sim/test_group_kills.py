@@ -14,6 +14,7 @@ import pytest
 from rayorch.core.capacity import GroupName, NodeGroup
 from rayorch.core.types import NodeId, State, WorkloadId
 from rayorch.policies.default import DEFAULT
+from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.faults import (
     Actor,
     CallSite,
@@ -26,7 +27,6 @@ from rayorch.sim.faults import (
 from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
 from tests.build import gpus, queue, workload
-from rayorch.sim.checked import CheckedCluster
 from tests.sim.faults_at_calls import faults_at_calls
 
 A, W, V = GroupName("a"), WorkloadId("w"), WorkloadId("v")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from rayorch.core.types import NodeId, State, WorkloadId
+from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.faults import (
     Actor,
     CallSite,
@@ -23,7 +24,6 @@ from rayorch.sim.faults import (
 )
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
-from rayorch.sim.checked import CheckedCluster
 from tests.sim.faults_at_calls import faults_at_calls
 
 W, VIP = WorkloadId("w"), WorkloadId("vip")

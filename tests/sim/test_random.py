@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from rayorch.core.types import Kind, State, TopologyRequest
+from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.faults import OWNERS, RandomFaults
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
-from rayorch.sim.checked import CheckedCluster
 
 SEEDS = 160
 EVENTS = 100

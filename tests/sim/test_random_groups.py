@@ -16,11 +16,11 @@ from rayorch.core.decisions import WaitReason
 from rayorch.core.types import Kind, NodeId, Resources, State, TopologyRequest
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.autoscaler import SimAutoscaler
+from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.faults import OWNERS, RandomFaults
 from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
 from tests.build import gpus, node, queue, workload
-from rayorch.sim.checked import CheckedCluster
 
 SEEDS = 100
 EVENTS = 120
