@@ -143,8 +143,8 @@ def check_gangs(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str)
         gang = [m for m in workload.placement if m.surplus in allocation.gang]
         booked = {(m.surplus, m.bundle_index) for m in allocation.members}
         there = [m for m in gang if (m.surplus, m.bundle_index) in booked]
-        going = any(m.phase is MemberPhase.RELEASING for m in allocation.members if m.surplus in allocation.gang)
-        if going:
+        own = [m for m in allocation.members if m.surplus in allocation.gang]
+        if not own or any(m.phase is MemberPhase.RELEASING for m in own):
             continue  # its end is under way
         if workload.state is State.RUNNING and workload.ready_s is not None and len(there) not in (0, len(gang)):
             found.append(Violation(2, workload.id, f"{len(there)} of {len(gang)} members of its gang are held"))

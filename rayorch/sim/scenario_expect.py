@@ -38,13 +38,13 @@ class OneOf(Text):
 class Expect(Text):
     """What must be true. Only what is named is looked at.
 
-    Of workloads: `states`, `attempts`, `preemptions`, `failures`; `sizes`: members that the attempt has. `waits`:
-    reasons that must be among a workload's. `not_waits`: reasons that must not. `says`: text in the detail of one of
+    Of workloads: `states`, `attempts`, `preemptions`, `failures`, `node_losses`, `start_failures`; `sizes`: members that
+    the attempt has. `waits`: reasons that must be among a workload's. `not_waits`: reasons that must not. `says`: text in the detail of one of
     its waits, or in its reason once it has ended. `on`: the group on whose nodes all its members are. `nodes_of`: the
     nodes that its members are on, each once. `within`: the topology level of which all its members share one value.
     `apart`: two workloads that share no node. `unknown_workloads`: ids that nobody has heard of. `one_of`: see OneOf.
     Of the whole: `running`: how many run. `started`: who began an attempt so far, in this order. `evicted`: who was
-    evicted at least once. `evictions`: how many evictions there were, at most. `charged`: GPUs by queue. `held`: GPUs
+    evicted at least once. `evictions`: how many evictions there were, at most. `charged`: GPUs by queue (or amounts by resource). `held`: GPUs
     in the allocator's books. Of groups: `replicas`, `nodes`: asked for and up; `machines`: ever made; `patches`: of
     ours, at most; `ordered`: those with an open order; `backed_off`: those left alone.
     """
@@ -53,6 +53,8 @@ class Expect(Text):
     attempts: dict[str, int] = {}
     preemptions: dict[str, int] = {}
     failures: dict[str, int] = {}
+    node_losses: dict[str, int] = {}
+    start_failures: dict[str, int] = {}
     sizes: dict[str, int] = {}
     waits: dict[str, list[str]] = {}
     not_waits: dict[str, list[str]] = {}
@@ -67,7 +69,7 @@ class Expect(Text):
     started: list[str] | None = None
     evicted: list[str] | None = None
     evictions: int | None = None
-    charged: dict[str, float] = {}
+    charged: dict[str, float | dict[str, float]] = {}
     held: float | None = None
     replicas: dict[str, int] = {}
     nodes: dict[str, int] = {}
@@ -107,6 +109,8 @@ def _workloads(cluster: SimCluster, expect: Expect) -> Iterator[Finding]:
         "attempt": expect.attempts,
         "preemptions": expect.preemptions,
         "failures": expect.failures,
+        "node_losses": expect.node_losses,
+        "start_failures": expect.start_failures,
     }
     for id, state in expect.states.items():
         found = _of(cluster, id)
@@ -175,7 +179,9 @@ def _whole(cluster: SimCluster, expect: Expect) -> Iterator[Finding]:
         seen = f"{len(evictions)} ({', '.join(evictions[:10])})"
         yield Finding("evictions", f"at most {expect.evictions}", seen, len(evictions) <= expect.evictions)
     for queue, amount in expect.charged.items():
-        yield _equal(f"GPUs charged to {queue}", amount, cluster.tree.used(QueueId(queue)).units(GPU) / UNIT)
+        used = cluster.tree.used(QueueId(queue))
+        for name, wanted in (amount if isinstance(amount, dict) else {GPU: amount}).items():
+            yield _equal(f"{name} charged to {queue}", wanted, used.units(name) / UNIT)
     if expect.held is not None:
         held = sum(a.held.gpu_units for a in cluster.books.allocations.values()) / UNIT
         yield _equal("GPUs held", expect.held, held)

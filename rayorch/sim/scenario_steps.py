@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rayorch.config.cluster import ClusterDocument
 from rayorch.config.documents import QueueDocument, parse_document
+from rayorch.core.adoption import parse_group_name
 from rayorch.core.capacity import GroupName
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.types import NodeId, QueueId, Resources, WorkloadId
@@ -27,7 +28,8 @@ class Step(Text):
     applied, changed or deleted must be refused, with this in the error.
     `node`: a node comes, or is another one from now on. `lose`, `restore`: a node dies, comes back under a new id.
     `cordon`, `uncordon`; `drain`: with seconds until it must be empty. `foreign`: GPUs used outside grants, by node.
-    `stuck`: nodes on which no group gets ready, though they look fine. `kill`: an owner's process ends; `restart`: the
+    `stuck`: nodes on which no group gets ready, though they look fine. `remove_group`: somebody removes the placement
+    groups of a workload. `kill`: an owner's process ends; `restart`: the
     head does, with all of them. `lose_runner`: the process of a workload's runner dies.
     Of groups: `play`, `edit`: a group behaves otherwise, somebody changes its limits. `replicas`: somebody else writes
     the counts. `delete`, `take_back`: a pod is deleted by hand, a spot machine gets its notice. `outage_s`, `stale_s`:
@@ -50,6 +52,7 @@ class Step(Text):
     drain: dict[str, float] = {}
     foreign: dict[str, float] = {}
     stuck: list[str] | None = None
+    remove_group: str | None = None
     kill: Literal["queues", "inventory", "allocator", "controller"] | None = None
     restart: bool = False
     lose_runner: str | None = None
@@ -128,6 +131,10 @@ def _to_nodes(cluster: SimCluster, step: Step) -> None:
         cluster.world.foreign[NodeId(node)] = Resources.of({"GPU": amount})
     if step.stuck is not None:
         cluster.world.stuck = {NodeId(node) for node in step.stuck}
+    for group in list(cluster.world.groups.values()):
+        key = parse_group_name(cluster.instance, group.name)
+        if key is not None and key[0] == step.remove_group:
+            cluster.world.remove_group(group.group_id)
 
 
 def _to_owners(cluster: SimCluster, step: Step) -> None:

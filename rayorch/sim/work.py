@@ -6,6 +6,7 @@ hears from nobody any more, which is what leases are for.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -182,6 +183,7 @@ class SimAttempts:
 
     def _tick_runner(self, runner: SimRunner, now_s: float, port: OwnerPort) -> None:
         if not runner.phase.alive:
+            self._renew_ended(runner, now_s, port)
             return
         lease_s = runner.grant.lease_s
         if now_s >= runner.asked_s + lease_s / 3:
@@ -199,6 +201,13 @@ class SimAttempts:
             self._lapse(runner, now_s)
         elif runner.phase is RunnerPhase.STARTING and now_s >= runner.started_s + self._work(runner.spec.id).start_s:
             self._begin(runner, now_s)
+
+    def _renew_ended(self, runner: SimRunner, now_s: float, port: OwnerPort) -> None:
+        """Whose work has ended stays and renews, so that how it ended is not taken for lost contact."""
+        if runner.exit_code is not None and not runner.cut and now_s >= runner.asked_s + runner.grant.lease_s / 3:
+            runner.asked_s = now_s
+            with contextlib.suppress(ClusterError):
+                port.renew(*runner.key)
 
     def _lapse(self, runner: SimRunner, now_s: float) -> None:
         self._end_work(runner.key)
