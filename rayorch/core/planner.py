@@ -72,7 +72,8 @@ def _serve(draft: Draft, request: Request) -> None:
         if claim.id not in draft.facts.owed:  # it was looked at before its turn
             draft.verdicts[kind] = known
         assert known.waits, f"{claim.id} neither starts nor has a reason to wait"
-    if not draft.soon.quota.capped(claim.queue, claim.resources):
+    hopeless = claim.shape in draft.hopeless  # it would not run if all others were gone
+    if not hopeless and not draft.soon.quota.capped(claim.queue, claim.resources):
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
     if known.lacks_room:
         draft.unplaced.append(claim)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from rayorch.sim.checked import CheckedCluster, InvariantBroken
 from rayorch.sim.scenario import Played, Scenario
 from rayorch.sim.scenario_expect import findings
 
 
-def play(scenario: Scenario) -> Iterator[Played]:
+def play(scenario: Scenario, at_calls: bool = True) -> Iterator[Played]:
     """Each step, then the end. InvariantBroken, with the story, when something happens that never may.
 
-    The clusters of this module check at every call between two actors and after every tick.
+    It is looked for after every tick, with `at_calls` also at every call between two actors.
     """
-    cluster = scenario.cluster(CheckedCluster)
+    cluster = scenario.cluster(partial(CheckedCluster, at_calls=at_calls))
     assert isinstance(cluster, CheckedCluster)
     yield from scenario.play(cluster)
     if scenario.quiet and scenario.groups:
@@ -25,12 +26,12 @@ def play(scenario: Scenario) -> Iterator[Played]:
     yield Played(cluster.now_s - cluster.start_s, told, tuple(findings(cluster, scenario.end)))
 
 
-def report(scenario: Scenario) -> Iterator[tuple[str, bool]]:
+def report(scenario: Scenario, at_calls: bool = True) -> Iterator[tuple[str, bool]]:
     """Lines to show, each with whether all in it is as it should be; the last one is the result."""
     yield scenario.about, True
     wrong = looked = 0
     try:
-        for played in play(scenario):
+        for played in play(scenario, at_calls):
             yield f"{played.at_s:7.1f} s  {played.told}", True
             for finding in played.findings:
                 looked += 1

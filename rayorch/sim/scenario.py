@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from rayorch.config.profile import ProfileSettings, load_profile
 from rayorch.core.errors import SpecError
-from rayorch.core.policy import Profile
+from rayorch.core.policy import OrderKnobs, Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.cluster import SimCluster
@@ -63,9 +63,9 @@ class Played:
 class Scenario(Text):
     """A whole file. `about`: what happens and what is right, in a sentence. `cases`: where it was seen.
 
-    `counts_are`: "ours" to change, or "ray's", whose autoscaler hears our demand. `policies`, `knobs`: of the profile,
-    by import string and by name, where they differ from the default. `quiet`: whether at the end everything must end
-    and nothing be left, within `limit_s`; `end`: what must then be true.
+    `counts_are`: "ours" to change, or "ray's", whose autoscaler hears our demand. `preset`, `policies`, `knobs`,
+    `ordering`: of the profile, as in a cluster's document but by core's names. `quiet`: whether at the end everything
+    must end and nothing be left, within `limit_s`; `end`: what must then be true.
     """
 
     about: str
@@ -75,8 +75,10 @@ class Scenario(Text):
     groups: dict[str, GroupText] = {}
     counts_are: Literal["ours", "ray's"] = "ours"
     timing: Timing = Timing()
+    preset: str = "default"
     policies: dict[str, str] = {}
-    knobs: dict[str, float | bool] = {}
+    knobs: dict[str, bool | int | float | str] = {}
+    ordering: dict[str, bool | int | float | str | tuple[float, ...]] = {}
     tick_s: float = Field(default=1.0, gt=0, le=60)
     seed: int = 0
     steps: list[Step]
@@ -107,13 +109,13 @@ class Scenario(Text):
 
     def profile(self) -> Profile:
         """The policies and knobs that it runs under. SpecError for one that does not exist."""
-        settings = ProfileSettings("scenario", self.policies)
+        for part, known in (("knobs", Profile), ("ordering", OrderKnobs)):
+            for name in getattr(self, part):
+                if name not in known.__dataclass_fields__:
+                    raise SpecError(f"{part}.{name}", f"is none; there are {', '.join(known.__dataclass_fields__)}")
+        settings = ProfileSettings("scenario", self.policies, preset=self.preset, ordering=self.ordering)
         profile = replace(load_profile(settings, "policies"), **self.timing.model_dump())
-        known = set(Profile.__dataclass_fields__)
-        for name in self.knobs:
-            if name not in known:
-                raise SpecError(f"knobs.{name}", "is no knob of a profile")
-        return replace(profile, **self.knobs)  # type: ignore[arg-type]  # by name; the planner takes numbers
+        return replace(profile, **self.knobs)  # type: ignore[arg-type]  # by name
 
     def cluster(self, make: MakeCluster) -> SimCluster:
         """The cluster before anything has happened."""

@@ -38,15 +38,17 @@ class OneOf(Text):
 class Expect(Text):
     """What must be true. Only what is named is looked at.
 
-    Of workloads: `states`, `attempts`, `preemptions`, `failures`, `node_losses`, `start_failures`; `sizes`: members that
-    the attempt has. `waits`: reasons that must be among a workload's. `not_waits`: reasons that must not. `says`: text in the detail of one of
-    its waits, or in its reason once it has ended. `on`: the group on whose nodes all its members are. `nodes_of`: the
-    nodes that its members are on, each once. `within`: the topology level of which all its members share one value.
-    `apart`: two workloads that share no node. `unknown_workloads`: ids that nobody has heard of. `one_of`: see OneOf.
+    Of workloads: `states`, `attempts`, `preemptions`, `failures`, `node_losses`, `start_failures`; `sizes`: members
+    that the attempt has. `waits`: reasons that must be among a workload's. `not_waits`: reasons that must not. `says`:
+    text in the detail of one of its waits, or in its reason once it has ended. `on`: the group on whose nodes all its
+    members are. `nodes_of`: the nodes that its members are on, each once. `within`: the topology level of which all
+    its members share one value. `apart`: two workloads that share no node. `unknown_workloads`: ids that nobody has
+    heard of. `one_of`: see OneOf.
     Of the whole: `running`: how many run. `started`: who began an attempt so far, in this order. `evicted`: who was
-    evicted at least once. `evictions`: how many evictions there were, at most. `charged`: GPUs by queue (or amounts by resource). `held`: GPUs
-    in the allocator's books. Of groups: `replicas`, `nodes`: asked for and up; `machines`: ever made; `patches`: of
-    ours, at most; `ordered`: those with an open order; `backed_off`: those left alone.
+    evicted at least once. `evictions`: how many evictions there were, at most. `charged`: GPUs by queue (or amounts by
+    resource). `held`: GPUs in the allocator's books.
+    Of groups: `replicas`, `nodes`: asked for and up; `machines`: ever made; `patches`: of ours, at most; `ordered`:
+    those with an open order; `backed_off`: those left alone; `unknown`: whether the provider can't be read.
     """
 
     states: dict[str, str] = {}
