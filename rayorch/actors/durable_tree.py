@@ -58,6 +58,11 @@ class Stage:
         self.entries += entries
         self.events += events
 
+    def settle(self) -> None:
+        """Let happen what follows by itself from what has happened so far."""
+        while events := self.tree.due(self.now_s):
+            self.take(events)
+
 
 Command = Callable[[Stage], T]
 
@@ -185,7 +190,9 @@ class DurableTree:
             if future.done():
                 continue  # its caller has gone, or was told that it failed
             try:
-                answers.append((future, command(stage), None))
+                answer = command(stage)
+                stage.settle()
+                answers.append((future, answer, None))
             except RayorchError as error:
                 answers.append((future, None, error))
             except Exception as error:  # a defect in one command must not take the others with it

@@ -76,6 +76,12 @@ class Client:
         require: str | None = None,
         prefer: str | None = None,
         accelerators: str | Sequence[str] = (),
+        wall_limit: float | str | None = None,
+        expected: float | str | None = None,
+        begin: float | str | None = None,
+        after: str | Sequence[str] = (),
+        array: int | str | None = None,
+        reservation: str = "",
         working_dir: str | Path | None = None,
         env: Mapping[str, str] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
@@ -84,7 +90,9 @@ class Client:
         """Enqueue a command, or a function with its arguments, and return its handle.
 
         `workers`: 2, or (2, 4) for a gang that may grow and shrink. `accelerators`: models that will do, the preferred
-        one first ("H100", or ["H100", "A100"]); all its GPUs are of one. `id` makes it idempotent: the same id with
+        one first ("H100", or ["H100", "A100"]); all its GPUs are of one. `wall_limit`: it is stopped for good after
+        that long. `begin`: not before that time (epoch seconds, or 2026-12-01T09:00:00+01:00). `after`: what must have
+        happened to others ("afterok:prep", "singleton"). `array`: 100 entries, or "0-99%20". `id` makes it idempotent: the same id with
         the same request is the same workload, with another one ConflictError. Functions are pickled here and
         unpickled in the workload's own driver only. SpecError and AdmissionError name the field that is wrong.
         """
@@ -99,6 +107,12 @@ class Client:
             "topology": {"require": require, "prefer": prefer},
             "accelerators": _models(accelerators),
             "env": dict(env or {}),
+            "wallLimit": wall_limit,
+            "expected": expected,
+            "begin": begin,
+            "after": _models(after),
+            "array": array,
+            "reservation": reservation,
         }
         if workers is not None:
             amounts = _amounts(gpus_per_worker, cpus_per_worker, resources_per_worker)

@@ -30,6 +30,7 @@ from rayorch.config.fields import (
     validate,
 )
 from rayorch.config.text import load_yaml
+from rayorch.config.timing import TimingBody, timing_of
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Json, Payload
 from rayorch.core.types import (
@@ -146,12 +147,6 @@ class Preemption(Model):
     min_runtime: Duration = 0.0
 
 
-class Retry(Model):
-    """How many failures of its own are retried."""
-
-    max: Annotated[int, Field(ge=0, le=1000)] = 0
-
-
 def _command(value: object) -> object:
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return shlex.join(value)
@@ -161,7 +156,7 @@ def _command(value: object) -> object:
 Command = Annotated[str, BeforeValidator(_command), Field(max_length=MAX_TEXT)]
 
 
-class WorkloadBody(Model):
+class WorkloadBody(TimingBody):
     """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs.
 
     `bundles`, for kind gang and instead of `gang`: members of different shapes, in the order of the group's bundles.
@@ -180,7 +175,6 @@ class WorkloadBody(Model):
     env: Mapping[str, str] = Field(default_factory=dict)
     priority: Priority = 0
     preemption: Preemption = Preemption()
-    retry: Retry = Retry()
     resizable: bool = True
 
 
@@ -228,9 +222,9 @@ class WorkloadDocument(Model):
             accelerators=body.accelerators,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
-            max_retries=body.retry.max,
             owner=owner,
             payload=payload.to_text(),
+            **timing_of(body),
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rayorch.core.device_binding import device_index
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.quota import Quota
+from rayorch.core.timing_checks import check_timing
 from rayorch.core.types import GPU, MAX_UNITS, MODEL_LABEL, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
 from rayorch.core.wellformed import check_queue_types, check_types
 
@@ -58,6 +59,7 @@ def check_workload(spec: WorkloadSpec) -> None:
         raise SpecError("roles", "the gang's resources add up to more than can be counted")
     if spec.max_retries < 0:
         raise SpecError("max_retries", f"must not be negative, got {spec.max_retries}")
+    check_timing(spec)
 
 
 def check_instance(name: str) -> None:

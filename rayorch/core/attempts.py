@@ -7,7 +7,9 @@ from dataclasses import replace
 from rayorch.core.events import AttemptEnded, AttemptReady, CancelRequested, Reported, Resized, Started, StopOrdered
 from rayorch.core.lifecycle import Move, next_state
 from rayorch.core.reports import CheckpointCommitted, DemandReported, StepReported
+from rayorch.core.retries import counted
 from rayorch.core.service import attained_gpu_s, run_s, saved_s
+from rayorch.core.time_limits import counted_s
 from rayorch.core.types import Checkpoint, Demand, Member, MemberPhase, State, StopCause, Workload
 
 WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Reported
@@ -121,6 +123,9 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         preemptions=workload.preemptions + (event.cause in (StopCause.PREEMPTED, StopCause.RECLAIMED)),
         node_losses=workload.node_losses + (event.cause in (StopCause.NODE_LOST, StopCause.LEASE_LAPSED)),
         start_failures=workload.start_failures + (event.cause is StopCause.START_FAILED),
+        ran_s=workload.ran_s + counted_s(workload, event.cause, event.at_s),
+        rule_failures=counted(workload, event.exit_code) if own_failure else workload.rule_failures,
+        requeues=workload.requeues + (event.move is Move.REQUEUED and event.cause is not None),
     )
     if event.move is not Move.REQUEUED:
         return replace(ended, ended_s=event.at_s)

@@ -136,6 +136,8 @@ class WaitReason(StrEnum):
     RESERVED_FOR_HEAD = "ReservedForHead"  # what is free is held for a workload ahead
     BACK_OFF = "BackOff"  # it failed a moment ago and waits before the next attempt
     LEASE = "Lease"  # a former attempt that we lost contact with may still run
+    BEGIN_TIME = "BeginTime"  # it was asked not to start before a certain time
+    DEPENDENCY = "Dependency"  # what must have happened to other workloads has not
     NEVER_FITS_NOW = "NeverFitsNow"  # no node that exists could ever take it; capacity has been asked for
     PROVISIONING = "Provisioning"  # nodes for it have been ordered and are on their way
     CAPACITY_REFUSED = "CapacityRefused"  # the node groups that could take it have nothing to give for now

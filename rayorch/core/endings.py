@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from rayorch.core.events import AttemptEnded
 from rayorch.core.lifecycle import Move
 from rayorch.core.policy import Profile
+from rayorch.core.retries import doubled_s, may_requeue, next_retry
 from rayorch.core.runners import RunnerPhase, RunnerView
+from rayorch.core.time_limits import used_up
 from rayorch.core.types import Allocation, Kind, NodeId, NodeSpec, State, StopCause, StopOrder, Workload
 
 RUNNER_START_LIMIT_S = 180.0
 """A runner that has shown no sign of life this long after the start's deadline is given up."""
 
-SOFT = (StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.DRAINED)
+SOFT = (StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.DRAINED, StopCause.TIME_LIMIT)
 """Causes after which the attempt gets its grace: it is whole and can still commit a checkpoint."""
 
 
@@ -84,7 +86,7 @@ def lease_end_s(workload: Workload, profile: Profile) -> float:
 
 def back_off_s(count: int, profile: Profile) -> float:
     """The wait after failure number `count` (from 1): doubled each time, bounded."""
-    return min(profile.retry_backoff_s * 2.0 ** min(count - 1, 32), profile.retry_backoff_max_s)
+    return doubled_s(profile.retry_backoff_s, count, profile.retry_backoff_max_s)
 
 
 # ---------------------------------------------------------------- the attempt ends by itself, or is lost
@@ -105,14 +107,12 @@ def _exited(facts: Facts, view: RunnerView) -> AttemptEnded | None:
         return _event(facts, Move.REQUEUED, StopCause.NODE_LOST, f"{', '.join(lost)} under it was lost", now_s)
     if _told_of_losses(facts) and now_s < ended_s + profile.failure_settle_s:
         return None  # news of a lost GPU or node may be on its way; the runner's own is alive, or it would be gone
-    failures = workload.failures + 1
     reason = view.message or f"exit code {view.exit_code}"
-    if failures > workload.spec.max_retries:
+    retry = next_retry(workload, view.exit_code, profile)
+    if retry is None:
         return _event(facts, Move.FAILED, None, f"{reason}; no retries left", now_s)
-    not_before_s = now_s + back_off_s(failures, profile)
-    return _event(
-        facts, Move.REQUEUED, None, f"{reason}; retry {failures} of {workload.spec.max_retries}", not_before_s
-    )
+    reason = f"{reason}; retry {retry.number} of {retry.most}"
+    return _event(facts, Move.REQUEUED, None, reason, now_s + retry.delay_s)
 
 
 def _lost_devices(facts: Facts) -> tuple[str, ...]:
@@ -196,6 +196,8 @@ def _end_of_stop(facts: Facts) -> AttemptEnded | None:
         return _event(facts, Move.SUCCEEDED, None, "finished before the stop took effect", now_s)
     if workload.cancel_requested or order.cause is StopCause.CANCELLED:
         return _event(facts, Move.CANCELLED, StopCause.CANCELLED, order.reason, now_s)
+    if order.cause is StopCause.TIME_LIMIT:
+        return _event(facts, Move.FAILED, StopCause.TIME_LIMIT, order.reason, now_s)
     if workload.spec.kind is Kind.GANG and order.cause is StopCause.LEASE_LAPSED:
         return _event(facts, Move.CANCELLED, order.cause, "expired: its client sent no heartbeats", now_s)
     return _event(facts, Move.REQUEUED, order.cause, order.reason, _next_start_s(facts, order.cause))
@@ -243,9 +245,14 @@ def _next_start_s(facts: Facts, cause: StopCause) -> float:
 
 
 def _event(facts: Facts, move: Move, cause: StopCause | None, reason: str, not_before_s: float) -> AttemptEnded:
+    workload = facts.workload
+    if move is Move.REQUEUED and cause is not None and not may_requeue(workload):
+        move, reason = Move.FAILED, f"{reason}; it may be requeued {workload.spec.max_requeues} times, and was"
+    elif move is Move.REQUEUED and used_up(workload, cause, facts.now_s):
+        move, reason = Move.FAILED, f"{reason}; its wall limit leaves no time for another attempt"
     return AttemptEnded(
-        workload=facts.workload.id,
-        attempt=facts.workload.attempt,
+        workload=workload.id,
+        attempt=workload.attempt,
         move=move,
         cause=cause,
         exit_code=facts.view.exit_code if facts.view is not None else None,

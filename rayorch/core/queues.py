@@ -20,6 +20,7 @@ from rayorch.core.admission import check_fits_ever, check_queue, check_workload
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.changes import ChangeLog
 from rayorch.core.decisions import Resize, Start, Stop
+from rayorch.core.dependencies import Dependents, text_of, waits_text
 from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
@@ -68,10 +69,11 @@ STRENGTH = {
     StopCause.PREEMPTED: 0,
     StopCause.RECLAIMED: 0,
     StopCause.DRAINED: 0,
-    StopCause.CANCELLED: 1,
-    StopCause.START_FAILED: 2,
-    StopCause.LEASE_LAPSED: 2,
-    StopCause.NODE_LOST: 2,
+    StopCause.TIME_LIMIT: 1,
+    StopCause.CANCELLED: 2,
+    StopCause.START_FAILED: 3,
+    StopCause.LEASE_LAPSED: 3,
+    StopCause.NODE_LOST: 3,
 }
 """A stop order replaces one under way only if it is stronger: an attempt that can't answer needn't be waited for.
 Of two that are equally strong, the one with the earlier deadline counts."""
@@ -122,6 +124,7 @@ class QueueTree:
         self._log: ChangeLog[WorkloadId] = ChangeLog()
         self._renewals = 0
         self._renewed: dict[WorkloadId, int] = {}
+        self._dependents = Dependents()
         self._pending: dict[QueueId, int] = {}
         self._charged: dict[QueueId, Resources] = {}  # by the queue's own live attempts
         self._quota = Quota.of((), {})
@@ -204,7 +207,7 @@ class QueueTree:
         tree._queues = {spec.id: spec for spec in state.queues}
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
         tree._rebuild_quota()
-        for workload in state.workloads:
+        for workload in sorted(state.workloads, key=lambda w: (w.sequence, w.submitted_s, w.id)):
             tree._put(workload, workload.started_s or workload.submitted_s)
         if state.history is not None:
             tree._history = HistoryBook(state.history, state.version - 1)
@@ -274,6 +277,7 @@ class QueueTree:
         for above in self._idle.path(queue.id):
             if above.max_pending is not None and self.pending(above.id) >= above.max_pending:
                 raise AdmissionError("queue", f"queue {above.id!r} is full: {above.max_pending} workloads wait in it")
+        self._check_dependencies(spec)
         check_fits_ever(spec, self._idle, self._shapes)
         return (Submitted(spec, now_s),)
 
@@ -297,6 +301,11 @@ class QueueTree:
         ids = to_forget(self._workloads.values(), now_s, retention)
         return (Forgotten(ids, now_s),) if ids else ()
 
+    def due(self, now_s: float) -> tuple[Event, ...]:
+        """What follows by itself from what has happened; whoever applies events asks until there is nothing more."""
+        doomed = tuple(self._dependents.doomed.items())
+        return tuple(CancelRequested(id, reason, now_s) for id, reason in doomed)
+
     # ------------------------------------------------------------ commits of the controller
 
     def commit_start(self, start: Start, versions: Versions, now_s: float) -> tuple[Event, ...]:
@@ -311,6 +320,10 @@ class QueueTree:
             raise StalePlanError(f"the next attempt of {workload.id} is {workload.attempt + 1}, not {start.attempt}")
         if now_s < workload.not_before_s:
             raise StalePlanError(f"{workload.id} must not start before {workload.not_before_s:.3f}")
+        if workload.spec.begin_s is not None and now_s < workload.spec.begin_s:
+            raise StalePlanError(f"{workload.id} must not start before {workload.spec.begin_s:.3f}, as it was asked")
+        if workload.unmet:
+            raise StalePlanError(f"{workload.id} must not start yet: {waits_text(workload.unmet)}")
         self._check_quota(workload, total(m.bundle for m in placement))
         return (
             Started(
@@ -436,7 +449,7 @@ class QueueTree:
                 self._rebuild_quota()
                 self._history.queue_deleted(queue, self._version + 1)
             case Submitted(spec=spec, at_s=at_s):
-                self._put(Workload(spec=spec, state=State.PENDING, submitted_s=at_s), at_s)
+                self._accept(Workload(spec, State.PENDING, at_s, sequence=self._version + 1), at_s)
             case Forgotten(workloads=ids):
                 for id in ids:
                     self._forget(id)
@@ -449,6 +462,9 @@ class QueueTree:
             case _:
                 self._advance(event)
         self._version += 1
+
+    def _accept(self, workload: Workload, at_s: float) -> None:
+        self._put(replace(workload, unmet=self._dependents.open_at_submission(workload, self._workloads)), at_s)
 
     def _advance(self, event: WorkloadEvent) -> None:
         workload = advance(self._workloads[event.workload], event)
@@ -470,6 +486,12 @@ class QueueTree:
         self._log.touch(workload.id, self._version + 1)
         if workload.state not in LIVE:
             self._renewed.pop(workload.id, None)
+        self._count(workload, old, at_s)
+        for freed in self._dependents.changed(workload, self._workloads):
+            self._put(freed, at_s)
+
+    def _count(self, workload: Workload, old: Workload | None, at_s: float) -> None:
+        """What waits in each queue, and what each is charged."""
         waits = (workload.state is State.PENDING) - (old is not None and old.state is State.PENDING)
         before = old.placement if old is not None else ()
         if waits == 0 and before == workload.placement:
@@ -489,6 +511,13 @@ class QueueTree:
         self._idle = Quota.of(self._queues.values(), {})
 
     # ------------------------------------------------------------ checks
+
+    def _check_dependencies(self, spec: WorkloadSpec) -> None:
+        """AdmissionError for one on a workload that does not exist."""
+        for n, dependency in enumerate(spec.after):
+            if dependency.workload is not None and dependency.workload not in self._workloads:
+                what = f"{text_of(dependency)}: {dependency.workload!r} does not exist, or ended too long ago"
+                raise AdmissionError(f"after[{n}].workload", what)
 
     def _known(self, id: WorkloadId) -> Workload:
         workload = self._workloads.get(id)

@@ -23,6 +23,29 @@ class ArraySpec:
     first: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """Which entry of which array a workload is."""
+
+    array: WorkloadId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayProgress:
+    """How far the entries of an array have come; all five numbers add up to its count.
+
+    `listed`: of those that wait, how many are workloads of their own by now.
+    """
+
+    waiting: int
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    listed: int = 0
+
+
 class After(StrEnum):
     """When a dependency is met; Slurm's names."""
 

@@ -28,6 +28,8 @@ from rayorch.core.resources import Resources as Resources
 from rayorch.core.resources import gpus_of_model as gpus_of_model
 from rayorch.core.resources import total as total
 from rayorch.core.sharing import mig_profile
+from rayorch.core.timing import ArrayEntry as ArrayEntry
+from rayorch.core.timing import ArrayProgress as ArrayProgress
 from rayorch.core.timing import ArraySpec as ArraySpec
 from rayorch.core.timing import Dependency as Dependency
 from rayorch.core.timing import RetryRule as RetryRule
@@ -83,6 +85,8 @@ class WorkloadSpec:
     has to do in all. `after`: what must have happened to others first.
     `retries`: rules by exit code; where none matches, `max_retries` counts. `preemption_delay_s`: how long it waits for
     room before it evicts anyone. `reservation`: the id of the reservation that it runs in.
+    `max_requeues`: how often it may go back to its queue for causes that are not its own before that is its end, None:
+    always. `entry`: set by the queue owner in the workloads that an array's entries become.
     """
 
     id: WorkloadId
@@ -112,6 +116,8 @@ class WorkloadSpec:
     retries: tuple[RetryRule, ...] = ()
     preemption_delay_s: float = 0.0
     reservation: str = ""
+    max_requeues: int | None = None
+    entry: ArrayEntry | None = None
 
     def role(self, name: str) -> Role:
         """The role of that name; KeyError if there is none."""
@@ -467,6 +473,7 @@ class StopCause(StrEnum):
     DRAINED = "drained"
     START_FAILED = "start_failed"
     LEASE_LAPSED = "lease_lapsed"
+    TIME_LIMIT = "time_limit"  # it has run as long as it may
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +519,10 @@ class Workload:
     beneficiary. `requeued_s`, `yielded_to`: when the last attempt was requeued, and for whom it was stopped.
     `attained_gpu_s`: GPU-seconds held up to the last change of its seats; `progress_s`: seconds of work that former
     attempts saved. `core.service` adds what the current attempt has had since.
+    `sequence`: its place among all submissions, also of those of one moment; 0 for what is older than this field.
+    `unmet`: the dependencies that are still open. `ran_s`: what earlier attempts count against `wall_limit_s`.
+    `rule_failures`: own failures by the place of the retry rule that they fell under. `requeues`: how often it went
+    back to its queue for causes that were not its own. `progress`: how its entries are; only of an array.
     """
 
     spec: WorkloadSpec
@@ -545,6 +556,12 @@ class Workload:
     yielded_to: WorkloadId | None = None
     attained_gpu_s: float = 0.0
     progress_s: float = 0.0
+    sequence: int = 0
+    unmet: tuple[Dependency, ...] = ()
+    ran_s: float = 0.0
+    rule_failures: tuple[int, ...] = ()
+    requeues: int = 0
+    progress: ArrayProgress | None = None
 
     @property
     def id(self) -> WorkloadId:

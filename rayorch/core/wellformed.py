@@ -31,7 +31,7 @@ def check_types(spec: WorkloadSpec) -> None:
     if not isinstance(spec.kind, Kind):
         raise SpecError("kind", f"must be a Kind, got {spec.kind!r}")
     for field in ("priority", "max_retries"):
-        _check_whole(getattr(spec, field), field)
+        check_whole(getattr(spec, field), field)
     for field in ("grace_s", "min_runtime_s"):
         check_seconds(getattr(spec, field), field)
     for field in ("preemptible", "resizable"):
@@ -73,9 +73,9 @@ def check_queue_types(spec: QueueSpec) -> None:
     if any(part in (".", "..") or not part.isprintable() for part in spec.id.split("/")):
         raise SpecError("id", f"must be a path of names such as research/nlp, got {spec.id!r}")
     for field in ("weight", "min_priority", "max_priority"):
-        _check_whole(getattr(spec, field), field)
+        check_whole(getattr(spec, field), field)
     if spec.max_pending is not None:
-        _check_whole(spec.max_pending, "max_pending")
+        check_whole(spec.max_pending, "max_pending")
     if spec.strict is not None and not isinstance(spec.strict, bool):
         raise SpecError("strict", f"must be true, false or nothing, got {spec.strict!r}")
     for field in ("deserved", "borrow_limit", "lend_limit"):
@@ -108,7 +108,8 @@ def check_moment(value: object, field: str) -> None:
         raise SpecError(field, f"must be a time in seconds, got {value!r}")
 
 
-def _check_whole(value: object, field: str) -> None:
+def check_whole(value: object, field: str) -> None:
+    """SpecError unless it is a whole number that every reader of JSON keeps exactly."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**53:
         raise SpecError(field, f"must be a whole number below 2**53, got {value!r}")
 
@@ -117,8 +118,8 @@ def _check_role_types(role: Role, field: str) -> None:
     if not isinstance(role, Role):
         raise SpecError(field, f"must be a role, got {role!r}")
     check_text(role.name, f"{field}.name")
-    _check_whole(role.min_count, f"{field}.min_count")
-    _check_whole(role.max_count, f"{field}.max_count")
+    check_whole(role.min_count, f"{field}.min_count")
+    check_whole(role.max_count, f"{field}.max_count")
     _check_resources(role.bundle, f"{field}.bundle")
 
 

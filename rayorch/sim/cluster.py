@@ -158,11 +158,13 @@ class SimCluster:
         return self._books is not None and self._synced
 
     def record(self, events: tuple[Event, ...]) -> None:
-        """Journal first, then apply."""
-        for event in events:
-            self.journal.append(encode(event))
-            self.history.append(event)
-            self.tree.apply(event)
+        """Journal first, then apply; and then what follows by itself."""
+        while events:
+            for event in events:
+                self.journal.append(encode(event))
+                self.history.append(event)
+                self.tree.apply(event)
+            events = self.tree.due(self.now_s)
 
     def _new_life(self) -> int:
         """A version above all of former lives, as the milliseconds of a clock are."""

@@ -14,6 +14,7 @@ from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.growth import missing
+from rayorch.core.planning.gates import timing_gate
 from rayorch.core.policy import OrderView, QueueHead, SortKey
 from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
 
@@ -72,6 +73,9 @@ def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wa
     if now_s < workload.not_before_s:
         found.append(_not_yet(workload, workload.not_before_s - now_s))
         draft.estimates[workload.id] = workload.not_before_s
+    found += timing_gate(workload, now_s)
+    if workload.spec.begin_s is not None and now_s < workload.spec.begin_s:
+        draft.estimates[workload.id] = max(workload.spec.begin_s, workload.not_before_s)
     if workload.id in former:
         found.append(
             Wait(

@@ -12,6 +12,7 @@ from rayorch.core.decisions import Stop
 from rayorch.core.planning.claims import staying
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.queues import STRENGTH
+from rayorch.core.time_limits import limit_at_s
 from rayorch.core.types import (
     Allocation,
     Kind,
@@ -56,6 +57,7 @@ def heal(draft: Draft) -> None:
                 _not_started(draft, workload, allocation),
                 _lapsed(draft, workload),
                 _drained(draft, workload, allocation),
+                _over_time(draft, workload),
             )
             if end is not None
         ]
@@ -150,6 +152,15 @@ def _drained(draft: Draft, workload: Workload, allocation: Allocation) -> _End |
         return None
     cost = draft.facts.profile.victims(workload, allocation, now_s)
     return _End(StopCause.DRAINED, f"node {names} is drained", by_s, cost)
+
+
+def _over_time(draft: Draft, workload: Workload) -> _End | None:
+    """At its wall limit an attempt is told to stop, and has its grace after it."""
+    limit_s, now_s = limit_at_s(workload), draft.facts.now_s
+    if limit_s is None or now_s < limit_s or workload.state is not State.RUNNING:
+        return None
+    reason = f"it has run its wall limit of {workload.spec.wall_limit_s:g} s"
+    return _End(StopCause.TIME_LIMIT, reason, now_s + workload.spec.grace_s)
 
 
 def _sooner(draft: Draft, workload: Workload, allocation: Allocation) -> StopOrder | None:

@@ -15,6 +15,7 @@ from rayorch.core.views import ExplainView, NodeRow, Overview, PlanView, QueueRo
 from rayorch.core.whatif import Change, Interval, Victim
 from rayorch.serve_apps.gateway.capacity_views import capacity_json
 from rayorch.serve_apps.gateway.device_views import device_json
+from rayorch.serve_apps.gateway.timing_views import timing_json
 
 API_VERSION = "rayorch/v1"
 
@@ -75,6 +76,7 @@ def workload_json(
         "stop": None,
         "checkpoint": None,
         "demand": None,
+        **timing_json(workload),
     }
     if (stop := workload.stop) is not None:
         result["stop"] = {
