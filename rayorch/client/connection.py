@@ -94,8 +94,8 @@ class Client:
         that long. `begin`: not before that time (epoch seconds, or 2026-12-01T09:00:00+01:00). `after`: what must have
         happened to others ("afterok:prep", "singleton"). `array`: 100 entries, or "0-99%20". `id` makes it
         idempotent: the same id with the same request is the same workload, with another one ConflictError. Functions
-        are pickled here and unpickled in the workload's own driver only. SpecError and AdmissionError name the
-        field that is wrong.
+        are pickled here and unpickled in the workload's own driver only. SpecError and AdmissionError name the field
+        that is wrong.
         """
         name = name or _name_of(work)
         environment = dict(runtime_env or {})
