@@ -13,14 +13,17 @@ which is how a repeated command is harmless.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_queue, check_workload
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.changes import ChangeLog
+from rayorch.core.commits import LIVE as LIVE
+from rayorch.core.commits import STRENGTH as STRENGTH
+from rayorch.core.commits import check_start, is_news, stronger
 from rayorch.core.decisions import Resize, Start, Stop
-from rayorch.core.dependencies import Dependents, text_of, waits_text
+from rayorch.core.dependencies import Dependents, text_of
 from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
@@ -39,13 +42,14 @@ from rayorch.core.events import (
     StopOrdered,
     Submitted,
 )
-from rayorch.core.history import History, HistoryChanges
 from rayorch.core.history_book import HistoryBook
 from rayorch.core.lifecycle import Move
 from rayorch.core.quota import Quota
-from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
+from rayorch.core.reports import AttemptReport
 from rayorch.core.retention import Retention, to_forget
 from rayorch.core.snapshot import Versions
+from rayorch.core.tree_state import QueueChanges as QueueChanges
+from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
     UNIT,
     Member,
@@ -62,54 +66,6 @@ from rayorch.core.types import (
     total,
 )
 from rayorch.core.wellformed import check_moment, check_seconds, check_text
-
-LIVE = (State.RUNNING, State.STOPPING)
-
-STRENGTH = {
-    StopCause.PREEMPTED: 0,
-    StopCause.RECLAIMED: 0,
-    StopCause.DRAINED: 0,
-    StopCause.TIME_LIMIT: 1,
-    StopCause.CANCELLED: 2,
-    StopCause.START_FAILED: 3,
-    StopCause.LEASE_LAPSED: 3,
-    StopCause.NODE_LOST: 3,
-}
-"""A stop order replaces one under way only if it is stronger: an attempt that can't answer needn't be waited for.
-Of two that are equally strong, the one with the earlier deadline counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class TreeState:
-    """All that the tree holds, for the journal's compaction. `version`: events applied since the journal began.
-
-    `history` None: written before there was one.
-    """
-
-    version: int
-    queues: tuple[QueueSpec, ...] = ()
-    workloads: tuple[Workload, ...] = ()
-    cordons: tuple[NodeCordoned, ...] = ()
-    history: History | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueChanges:
-    """What changed for a reader whose copy is of an older version.
-
-    `queues` and `cordons` are always complete. `workloads`: those that changed, ended ones included; with `full`,
-    all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time. `forgotten`:
-    those that are remembered no longer.
-    """
-
-    version: int
-    full: bool
-    queues: tuple[QueueSpec, ...]
-    workloads: tuple[Workload, ...]
-    cordons: tuple[NodeCordoned, ...]
-    renewals: int = 0
-    forgotten: tuple[WorkloadId, ...] = ()
-    history: HistoryChanges = field(default_factory=HistoryChanges)
 
 
 class QueueTree:
@@ -314,16 +270,7 @@ class QueueTree:
         placement = seats_only(start.members)
         if workload.state in LIVE and workload.attempt == start.attempt and workload.placement == placement:
             return ()
-        if workload.state is not State.PENDING:
-            raise StalePlanError(f"{workload.id} is {workload.state.value}, not PENDING (attempt {workload.attempt})")
-        if start.attempt != workload.attempt + 1:
-            raise StalePlanError(f"the next attempt of {workload.id} is {workload.attempt + 1}, not {start.attempt}")
-        if now_s < workload.not_before_s:
-            raise StalePlanError(f"{workload.id} must not start before {workload.not_before_s:.3f}")
-        if workload.spec.begin_s is not None and now_s < workload.spec.begin_s:
-            raise StalePlanError(f"{workload.id} must not start before {workload.spec.begin_s:.3f}, as it was asked")
-        if workload.unmet:
-            raise StalePlanError(f"{workload.id} must not start yet: {waits_text(workload.unmet)}")
+        check_start(workload, start, now_s)
         self._check_quota(workload, total(m.bundle for m in placement))
         return (
             Started(
@@ -344,11 +291,8 @@ class QueueTree:
         if workload.attempt > stop.attempt or (workload.attempt == stop.attempt and workload.state not in LIVE):
             return ()  # over already, which is what was wanted
         self._current(workload, stop.attempt)
-        old = workload.stop
-        if old is not None:
-            new_rank = (STRENGTH[stop.order.cause], -stop.order.deadline_s)
-            if new_rank <= (STRENGTH[old.cause], -old.deadline_s):
-                return ()
+        if workload.stop is not None and not stronger(stop.order, workload.stop):
+            return ()
         return (StopOrdered(workload.id, stop.attempt, stop.order, now_s),)
 
     def commit_resize(self, resize: Resize, members: tuple[Member, ...], now_s: float) -> tuple[Event, ...]:
@@ -400,20 +344,7 @@ class QueueTree:
     def report(self, id: WorkloadId, attempt: int, report: AttemptReport, now_s: float) -> tuple[Event, ...]:
         """Take an attempt's report. StalePlanError for any but the current live attempt: its sender must end itself."""
         workload = self._current(self._known(id), attempt)
-        match report:
-            case StepReported(step=step):
-                news = step > workload.step
-            case CheckpointCommitted(step=step, uri=uri):
-                old = workload.checkpoint
-                news = old is None or step > old.step or (step == old.step and uri != old.uri)
-            case DemandReported(ongoing=ongoing, queued=queued, target_per_replica=target):
-                was = workload.demand
-                news = was is None or (was.ongoing, was.queued, was.target_per_replica) != (ongoing, queued, target)
-            case SeatsInUse():
-                news = False  # the allocator's business
-            case _:
-                news = True
-        return (Reported(id, attempt, report, now_s),) if news else ()
+        return (Reported(id, attempt, report, now_s),) if is_news(workload, report) else ()
 
     def renew(self, id: WorkloadId, attempt: int, now_s: float) -> bool:
         """A sign of life of the attempt, in memory only. False: it is fenced and must end itself at once."""

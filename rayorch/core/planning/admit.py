@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
-from rayorch.core.planning.growth import missing
 from rayorch.core.planning.gates import timing_gate
+from rayorch.core.planning.growth import missing
 from rayorch.core.policy import OrderView, QueueHead, SortKey
 from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
 

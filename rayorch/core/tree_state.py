@@ -1,0 +1,42 @@
+"""What the queue tree is, as a value: all of it for the journal's compaction, and what changed for its readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rayorch.core.events import NodeCordoned
+from rayorch.core.history import History, HistoryChanges
+from rayorch.core.types import QueueSpec, Workload, WorkloadId
+
+
+@dataclass(frozen=True, slots=True)
+class TreeState:
+    """All that the tree holds, for the journal's compaction. `version`: events applied since the journal began.
+
+    `history` None: written before there was one.
+    """
+
+    version: int
+    queues: tuple[QueueSpec, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    cordons: tuple[NodeCordoned, ...] = ()
+    history: History | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChanges:
+    """What changed for a reader whose copy is of an older version.
+
+    `queues` and `cordons` are always complete. `workloads`: those that changed, ended ones included; with `full`,
+    all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time. `forgotten`:
+    those that are remembered no longer.
+    """
+
+    version: int
+    full: bool
+    queues: tuple[QueueSpec, ...]
+    workloads: tuple[Workload, ...]
+    cordons: tuple[NodeCordoned, ...]
+    renewals: int = 0
+    forgotten: tuple[WorkloadId, ...] = ()
+    history: HistoryChanges = field(default_factory=HistoryChanges)
