@@ -10,6 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from rayorch.core.attempt_facts import Checkpoint as Checkpoint
+from rayorch.core.attempt_facts import Demand as Demand
+from rayorch.core.attempt_facts import StopCause as StopCause
+from rayorch.core.attempt_facts import StopOrder as StopOrder
 from rayorch.core.gang_shape import GroupSpec as GroupSpec
 from rayorch.core.gang_shape import JointGang as JointGang
 from rayorch.core.gang_shape import Segment as Segment
@@ -461,50 +465,6 @@ class State(StrEnum):
     def terminal(self) -> bool:
         """Nothing more will happen to it."""
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
-
-
-class StopCause(StrEnum):
-    """Why an attempt is being ended by us."""
-
-    PREEMPTED = "preempted"
-    RECLAIMED = "reclaimed"
-    CANCELLED = "cancelled"
-    NODE_LOST = "node_lost"
-    DRAINED = "drained"
-    START_FAILED = "start_failed"
-    LEASE_LAPSED = "lease_lapsed"
-    TIME_LIMIT = "time_limit"  # it has run as long as it may
-
-
-@dataclass(frozen=True, slots=True)
-class StopOrder:
-    """An attempt's end, journalled before anyone is told. After `deadline_s` it is forced."""
-
-    cause: StopCause
-    reason: str
-    ordered_s: float
-    deadline_s: float
-    beneficiary: WorkloadId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """The last one committed: training resumes from here."""
-
-    step: int
-    uri: str
-    committed_s: float
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a Serve application reported: requests being answered and waiting."""
-
-    ongoing: int
-    queued: int
-    reported_s: float
-    target_per_replica: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

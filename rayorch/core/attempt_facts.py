@@ -1,0 +1,52 @@
+"""What is known of one attempt beside its seats: why it stops, what it has saved, what is asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rayorch.core.ids import WorkloadId
+
+
+class StopCause(StrEnum):
+    """Why an attempt is being ended by us."""
+
+    PREEMPTED = "preempted"
+    RECLAIMED = "reclaimed"
+    CANCELLED = "cancelled"
+    NODE_LOST = "node_lost"
+    DRAINED = "drained"
+    START_FAILED = "start_failed"
+    LEASE_LAPSED = "lease_lapsed"
+    TIME_LIMIT = "time_limit"  # it has run as long as it may
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """An attempt's end, journalled before anyone is told. After `deadline_s` it is forced."""
+
+    cause: StopCause
+    reason: str
+    ordered_s: float
+    deadline_s: float
+    beneficiary: WorkloadId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The last one committed: training resumes from here."""
+
+    step: int
+    uri: str
+    committed_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a Serve application reported: requests being answered and waiting."""
+
+    ongoing: int
+    queued: int
+    reported_s: float
+    target_per_replica: float = 1.0
