@@ -296,7 +296,7 @@ class RayCluster:
             if isinstance(answer, RayorchError):
                 return Outcome(resize, False, str(answer))
         reply = self._reply(self._queues.commit_resize, ResizeRequest(resize, (*staying, *resize.add)))
-        added = GroupsOf(resize.workload, resize.attempt, tuple(m.surplus for m in resize.add))
+        added = GroupsOf(resize.workload, resize.attempt, tuple(sorted({m.surplus for m in resize.add})))
         if not reply.accepted:
             if resize.add:
                 self._allocator.remove.remote(added)

@@ -114,12 +114,16 @@ class Allocations:
     ) -> Allocation:
         """Charge further seats of a held attempt. StalePlanError as for `reserve`, or when it is not held."""
         allocation = self._of(workload, attempt)
-        known = {m.surplus: m for m in allocation.members}
-        added = tuple(m for m in members if m.surplus not in known)
+        known = {(m.surplus, m.bundle_index): m for m in allocation.members}
+        numbers = {m.surplus for m in allocation.members}
+        added = tuple(m for m in members if m.surplus not in numbers)
         for member in members:
-            if member.surplus in known and _place(known[member.surplus]) != _place(member):
+            if member.surplus not in numbers:
+                continue
+            seat = known.get((member.surplus, member.bundle_index))
+            if seat is None or _place(seat) != _place(member):
                 raise StalePlanError(f"surplus seat {member.surplus} of {workload} is another one")
-            if member.surplus in known and known[member.surplus].phase is MemberPhase.RELEASING:
+            if seat.phase is MemberPhase.RELEASING:
                 raise StalePlanError(f"surplus seat {member.surplus} of {workload} is being given back")
         if not added:
             return allocation
@@ -231,6 +235,7 @@ class Allocations:
         known = {node.id: node for node in nodes}
         room = Room.of(known.values(), self._held.values(), now_s)
         charged = []
+        self._check_channels(workload, members)
         for member in _ordered(members):
             if not room.fits(member.node, member.bundle):
                 raise StalePlanError(
@@ -238,6 +243,14 @@ class Allocations:
                 )
             charged.append(replace(seat_in(member, known, room), phase=MemberPhase.RESERVED, group_id=""))
         return tuple(charged)
+
+    def _check_channels(self, workload: WorkloadId, members: tuple[Member, ...]) -> None:
+        """StalePlanError when somebody holds an NVLink channel that one of these seats is to get."""
+        wanted = {m.channel for m in members if m.channel is not None}
+        for held in self._held.values() if wanted else ():
+            taken = next((m.channel for m in held.members if m.channel in wanted), None)
+            if taken is not None:
+                raise StalePlanError(f"{workload}: channel {taken.number} of {taken.domain} is {held.workload}'s")
 
     def _of(self, workload: WorkloadId, attempt: int) -> Allocation:
         allocation = self._held.get((workload, attempt))

@@ -36,6 +36,14 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Channel:
+    """An NVLink (IMEX) channel of a domain, which is named with its level ("rack:z1/r3"); the number counts from 0."""
+
+    domain: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSpec:
     """A group of roles, or of groups, inside a gang, with its own minimum and its own topology.
 

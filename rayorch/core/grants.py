@@ -17,7 +17,8 @@ class Seat:
 
     `group_id` is the hex id of the group; for Serve it is empty until Serve's controller has made the
     replica's group on `node_id`. `devices`: the GPUs of the node that the group has, or has to have, by name; empty
-    where they can't be chosen.
+    where they can't be chosen. `rank`: along the topology, among the seats of its role; `path`: the domains of its node
+    ("z1/r3"). `channel`: the NVLink channel of its segment, where it asked for one.
     """
 
     role: str
@@ -28,6 +29,9 @@ class Seat:
     resources: Resources
     surplus: int = 0
     devices: tuple[int, ...] = ()
+    rank: int = 0
+    path: str = ""
+    channel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rayorch.core.grants import Grant, Seat
+from rayorch.core.ranks import ranks
 from rayorch.core.reports import SeatInUse
 from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import Allocation, Kind, Member, MemberPhase, Workload, WorkloadId
@@ -59,6 +60,7 @@ def grant_for(workload: Workload, allocation: Allocation, lease_s: float) -> Gra
     placed = {m.surplus for m in workload.placement}
     usable = [m for m in allocation.members if m.surplus in placed and _usable(workload.spec.kind, m)]
     leaving = any(m.surplus not in placed for m in allocation.members)
+    rank = ranks(workload.spec, usable)
     seats = tuple(
         Seat(
             m.role,
@@ -69,6 +71,9 @@ def grant_for(workload: Workload, allocation: Allocation, lease_s: float) -> Gra
             asks_of_ray(m.bundle, m.devices),
             m.surplus,
             m.devices if m.exact else (),
+            rank[m.surplus, m.bundle_index],
+            m.path,
+            m.channel.number if m.channel is not None else None,
         )
         for m in sorted(usable, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index))
     )

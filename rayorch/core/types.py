@@ -14,6 +14,7 @@ from rayorch.core.attempt_facts import Checkpoint as Checkpoint
 from rayorch.core.attempt_facts import Demand as Demand
 from rayorch.core.attempt_facts import StopCause as StopCause
 from rayorch.core.attempt_facts import StopOrder as StopOrder
+from rayorch.core.gang_shape import Channel as Channel
 from rayorch.core.gang_shape import GroupSpec as GroupSpec
 from rayorch.core.gang_shape import JointGang as JointGang
 from rayorch.core.gang_shape import Segment as Segment
@@ -385,7 +386,8 @@ class Member:
     """One seat of a gang. `surplus` 0 is the gang's minimum (one common group); n > 0 is surplus member n,
     whose group is its own. `bundle_index` is its place in that group. `devices` are the indices our books
     charge: with `exact`, its group names them; else Ray binds first-fit, so they are a model until observed.
-    `model`: of the GPUs of its node, when it was seated. `countables`: what it draws of the cluster's."""
+    `model`: of the GPUs of its node, when it was seated. `countables`: what it draws of the cluster's.
+    `path`: the domains of its node, outermost first, when it was seated ("z1/r3"). `channel`: its segment's."""
 
     role: str
     index: int
@@ -399,6 +401,8 @@ class Member:
     exact: bool = False
     model: str = ""
     countables: Resources = Resources()
+    path: str = ""
+    channel: Channel | None = None
 
     @property
     def charge(self) -> Resources:

@@ -62,8 +62,9 @@ class Notice:
 
 
 def worker_seats(grant: Grant, max_workers: int) -> tuple[Seat, ...]:
-    """The seats that Train may use, in the order of the grant, at most `max_workers`."""
-    return tuple(seat for seat in grant.seats if seat.role == WORKER_ROLE)[:max_workers]
+    """The seats that Train may use, at most `max_workers`: the first of the grant, in the order of their ranks."""
+    ours = [seat for seat in grant.seats if seat.role == WORKER_ROLE][:max_workers]
+    return tuple(sorted(ours, key=lambda seat: seat.rank))
 
 
 def _places(seats: Iterable[Seat]) -> tuple[tuple[str, int], ...]:

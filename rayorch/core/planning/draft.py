@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
+from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Shape, staying
 from rayorch.core.planning.index import NodeScore, View
@@ -26,6 +27,7 @@ from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import (
     Allocation,
+    Channel,
     Member,
     NodeId,
     NodeSpec,
@@ -285,6 +287,7 @@ class Draft:
     waiting: dict[QueueId, int] = field(default_factory=dict)
     borrowed: dict[tuple[QueueId, str], frozenset[tuple[WorkloadId, int]]] = field(default_factory=dict)
     idle_room: Room | None = None
+    channels: Taken | None = None
     ideal_room: Room | None = None
     device_sizes: tuple[int, ...] | None = None
     holders: dict[tuple[str, QueueId | None], tuple[WorkloadId, ...]] = field(default_factory=dict)
@@ -381,9 +384,13 @@ class Draft:
     def charge(self, claim: Claim, nodes: tuple[NodeId, ...], *books: Books) -> tuple[Member, ...]:
         """Seat the claim on these nodes in all these books; the devices are the first book's."""
         members: list[Member] = []
-        for ask, node in zip(claim.asks, nodes, strict=True):
+        paths, channels = self.facts.horizon.paths, self._channels(claim, nodes)
+        for position, (ask, node) in enumerate(zip(claim.asks, nodes, strict=True)):
             devices = [pair.room.take(node, ask.bundle) for pair in books]
             member = ask.on(node, devices[0], self.facts.horizon.models.get(node, ""))
+            if len(paths[node]) > 2 or position in channels:  # it has more than the level of all and its own
+                path = paths[node][-1][1] if len(paths[node]) > 2 else ""
+                member = replace(member, path=path, channel=channels.get(position))
             if device_need(ask.bundle).share_mib:
                 member = replace(member, bundle=books[0].room.slot(node).realised(ask.bundle, devices[0]))
             members.append(member)
@@ -392,6 +399,15 @@ class Draft:
             charge_quota(claim, amount, pair.quota)
         self.touched.extend(nodes)
         return tuple(members)
+
+    def _channels(self, claim: Claim, nodes: tuple[NodeId, ...]) -> Mapping[int, Channel]:
+        """The NVLink channels of the claim's seats on these nodes; nobody else gets them in this plan."""
+        layout = claim.shape.layout
+        if layout is None or not layout.has_channels:
+            return {}
+        if self.channels is None:
+            self.channels = in_use(m for held in self.facts.snapshot.allocations for m in held.members)
+        return give(layout, nodes, self.facts.horizon, self.channels)
 
     def priced(self, claim: Claim) -> Claim:
         """The claim with what its memory shares come to in GPUs at most, so that quota covers any seat that it gets."""

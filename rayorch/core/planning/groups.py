@@ -35,6 +35,7 @@ class Cell:
     role: str = ""
     count: int = field(init=False, compare=False, default=0)
     gpu_units: int = field(init=False, compare=False, default=0)
+    has_channels: bool = field(init=False, compare=False, default=False)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -43,6 +44,7 @@ class Cell:
         units += sum(cell.gpu_units * n for cell, n in self.inside)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "gpu_units", units)
+        object.__setattr__(self, "has_channels", self.channel or any(cell.has_channels for cell, _ in self.inside))
         key = (self.topology, self.seats, self.inside, self.near, self.accelerators, self.channel)
         object.__setattr__(self, "_hash", hash(key))
 

@@ -145,7 +145,21 @@ def _fill(cell: Cell, domain: Domain, search: Search) -> Found | None:
         if found is None:
             return _another_way(cell, domain, origin) if len(cell.inside) > 1 else None
         placed[position], search = found.nodes, found.search
-    return Found(tuple(node for position in range(len(units)) for node in placed[position]), search)
+    return Found(_in_order(units, placed, search.topology), search)
+
+
+def _in_order(
+    units: list[tuple[Unit, int]], placed: dict[int, tuple[NodeId, ...]], topology: Topology
+) -> tuple[NodeId, ...]:
+    """All seats by their places: equal units beside each other lie along the topology, so that ranks do."""
+    nodes: list[NodeId] = []
+    for position, (unit, count) in enumerate(units):
+        size = unit.count if isinstance(unit, Cell) else 1
+        found = placed[position]
+        parts = [found[n * size : (n + 1) * size] for n in range(count)]
+        parts.sort(key=lambda part: topology.paths[part[0]][::-1] if part else ())
+        nodes += [node for part in parts for node in part]
+    return tuple(nodes)
 
 
 def _another_way(cell: Cell, domain: Domain, search: Search) -> Found | None:
