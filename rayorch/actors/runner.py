@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from rayorch.actors.logs import LogPump
 from rayorch.actors.names import NAMESPACE, controller_name, find, find_or_none, logs_name, queues_name, runner_name
+from rayorch.actors.rank_file import RankFile
 from rayorch.actors.runner_command import CommandWork, Ended
 from rayorch.actors.runner_hub import AttemptHub
 from rayorch.actors.runner_serve import ServeWork
@@ -180,6 +181,7 @@ class RunnerShell:
         self._owners = RayOwners(order.instance, AttemptRef(order.spec.id, order.grant.attempt))
         self._hub = AttemptHub(order.spec.kind, order.grant, self._owners)
         self._pump = LogPump(self._owners.append_log)
+        self._ranks: RankFile | None = None
         self._tasks = [asyncio.create_task(self._live())]
         threading.Thread(target=self._enforce_lease, name="lease", daemon=True).start()
 
@@ -211,6 +213,8 @@ class RunnerShell:
     @ray.method
     async def update(self, grant: Grant) -> int:
         """Take over new seats or a stop order; returns the number that the grant has from now on."""
+        if self._ranks is not None:
+            self._ranks.follow(grant)
         return self._hub.update(grant)
 
     @ray.method
@@ -232,6 +236,8 @@ class RunnerShell:
             await asyncio.sleep(LAPSE_LINGER_S)
         except Exception:
             log.exception("runner %s failed", self._order.name)
+        if self._ranks is not None:
+            self._ranks.remove()
         await _end_this_actor()
 
     async def _until_lapsed(self) -> None:
@@ -284,6 +290,7 @@ class RunnerShell:
         payload = Payload.of_text(order.spec.payload)
         if not payload.entrypoint:
             raise SpecError("payload.entrypoint", "must be given")
+        self._ranks = RankFile.make(order.grant)
         identity = DriverIdentity(
             instance=order.instance,
             namespace=NAMESPACE,
@@ -292,6 +299,7 @@ class RunnerShell:
             runner=order.name,
             lease_s=order.grant.lease_s,
             storage_path=order.storage_path,
+            rank_map=str(self._ranks.path) if self._ranks is not None else "",
         )
         env = job_supervisor_env(payload, identity)
         return CommandWork(order.spec.kind, payload.entrypoint, env, self._hub, self._pump.write)

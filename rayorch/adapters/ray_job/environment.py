@@ -34,7 +34,10 @@ PRIVATE_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class DriverIdentity:
-    """What a driver is told of the attempt that it works for. `storage_path`: where checkpoints go by default."""
+    """What a driver is told of the attempt that it works for.
+
+    `storage_path`: where checkpoints go by default. `rank_map`: the file that says where each rank is.
+    """
 
     instance: str
     namespace: str
@@ -43,6 +46,7 @@ class DriverIdentity:
     runner: str
     lease_s: float
     storage_path: str = ""
+    rank_map: str = ""
 
 
 def check_runtime_env(given: Mapping[str, Any]) -> None:
@@ -104,6 +108,8 @@ def job_supervisor_env(
     }
     if identity.storage_path:
         env.setdefault("RAYORCH_STORAGE_PATH", identity.storage_path)
+    if identity.rank_map:
+        env["RAYORCH_RANK_MAP"] = identity.rank_map
     env |= _hooks(env)
     users = payload.runtime_env.get("env_vars")
     if not (isinstance(users, dict) and "PATH" in users):
