@@ -14,6 +14,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field
 
 from rayorch.config.cluster import ClusterDocument
+from rayorch.config.devices import Sharing, with_mode
 from rayorch.config.fields import (
     MAX_MEMBERS,
     Accelerators,
@@ -31,8 +32,10 @@ from rayorch.config.fields import (
 )
 from rayorch.config.text import load_yaml
 from rayorch.config.timing import TimingBody, timing_of
+from rayorch.core.device_checks import check_member_devices
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Json, Payload
+from rayorch.core.sharing import GPU_DEVICES, GPU_MEMORY, asks_of_ray, device_need
 from rayorch.core.types import (
     CPU,
     GPU,
@@ -121,11 +124,19 @@ def _limit(amounts: Mapping[str, float] | None, field: str) -> Resources | None:
 
 
 class Gang(Model):
-    """`workers` 2 or [2, 4]; with `min_workers`, `workers` is the most. `resources` are of each."""
+    """`workers` 2 or [2, 4]; with `min_workers`, `workers` is the most. `resources` are of each.
+
+    `sharing`: how a part of a GPU must be kept apart from others on it; it goes to nodes that do that only.
+    """
 
     workers: Workers
     min_workers: Annotated[int, Field(ge=1)] | None = None
     resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
+    sharing: Sharing | None = None
+
+    def bundle(self, field: str) -> Resources:
+        """What one member holds."""
+        return _member(with_mode(self.resources, self.sharing, f"{field}.sharing"), f"{field}.resources")
 
 
 class Topology(Model):
@@ -239,8 +250,9 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
             least = body.gang.min_workers
         if least > most:
             raise SpecError("spec.gang.minWorkers", f"{least} is above workers {most}")
-        roles.append(_role(WORKER, _member(body.gang.resources, "spec.gang.resources"), least, most, "spec.gang"))
+        roles.append(_role(WORKER, body.gang.bundle("spec.gang"), least, most, "spec.gang"))
     driver = _member(body.driver, "spec.driver")
+    _check_sees_gpus(driver, "spec.driver")
     if kind is not Kind.GANG and driver:
         roles.append(Role(DRIVER, driver, 1, 1))
     if not roles:
@@ -253,7 +265,7 @@ def _taken_by_driver(body: WorkloadBody) -> dict[str, Json]:
 
     CPUs and memory it shares with what it starts: Ray holds nobody to them.
     """
-    driver = resources(body.driver, "spec.driver").to_floats()
+    driver = asks_of_ray(resources(body.driver, "spec.driver"), (0,)).to_floats()
     return {name: amount for name, amount in driver.items() if name not in (CPU, "memory")}
 
 
@@ -277,8 +289,15 @@ def _bundle_roles(bundles: tuple[Mapping[str, float], ...]) -> list[Role]:
 def _member(amounts: Mapping[str, float], field: str) -> Resources:
     """What one member holds: above one, GPUs are whole, because a fraction lies on one device."""
     bundle = resources(amounts, field)
-    _check_gpus(bundle.gpu_units, f"{field}.{GPU}")
+    check_member_devices(bundle, field)
     return bundle
+
+
+def _check_sees_gpus(bundle: Resources, field: str) -> None:
+    """Whoever asks Ray for num_gpus with a number of his own can't have what the seat alone decides."""
+    if device_need(bundle).shares:
+        name = GPU_DEVICES if bundle.units(GPU_DEVICES) else GPU_MEMORY
+        raise SpecError(f"{field}.{name}", "is for the members of a gang; here ask for GPUs or MIG instances")
 
 
 def _check_gpus(units: int, field: str) -> None:
@@ -376,6 +395,7 @@ class ServeAppDocument(Model):
         if replicas.min > replicas.max:
             raise SpecError("spec.replicas.min", f"{replicas.min} is above max {replicas.max}")
         bundle = _member(replicas.resources, "spec.replicas.resources")
+        _check_sees_gpus(bundle, "spec.replicas.resources")
         if replicas.gpus_per and bundle.gpu_units:
             raise SpecError("spec.replicas.gpusPer", "and resources.GPU say the same twice")
         gpus = Resources.of({"gpusPer": replicas.gpus_per}, "spec.replicas")  # checked under its own name

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from rayorch.config.devices import with_memory
 from rayorch.config.text import duration_s
 from rayorch.core.errors import SpecError
 from rayorch.core.types import CPU, GPU, Resources
@@ -63,7 +64,7 @@ def _workers(value: object) -> object:
 
 def _gpus_or_amounts(value: object) -> object:
     """A bare number counts GPUs."""
-    return {GPU: value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return {GPU: value} if isinstance(value, int | float) and not isinstance(value, bool) else with_memory(value)
 
 
 def _one_or_more(value: object) -> object:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch.core.device_binding import device_index
+from rayorch.core.device_checks import check_member_devices, check_queue_devices
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.quota import Quota
+from rayorch.core.sharing import MODES, RESERVED, device_need
 from rayorch.core.timing_checks import check_timing
 from rayorch.core.types import GPU, MAX_UNITS, MODEL_LABEL, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
 from rayorch.core.wellformed import check_queue_types, check_types
@@ -24,11 +26,15 @@ _INSTANCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """`max_count` nodes of this size and these labels (topology levels among them) can exist at once."""
+    """`max_count` nodes of this size and these labels (topology levels among them) can exist at once.
+
+    `device_mib`: memory of its largest device [MiB], 0 where it is not known.
+    """
 
     total: Resources
     max_count: int
     labels: tuple[tuple[str, str], ...] = ()
+    device_mib: int = 0
 
     def value(self, level: str) -> str | None:
         """The label's value, None when the shape does not have it."""
@@ -90,6 +96,7 @@ def check_queue(spec: QueueSpec) -> None:
         ("lend_limit", spec.lend_limit or Resources()),
     ):
         _check_amount(field, amount)
+        check_queue_devices(amount, field)
 
 
 def _check_id(field: str, value: str) -> None:
@@ -115,9 +122,7 @@ def _check_role(role: Role) -> None:
     if not role.bundle:
         raise SpecError(f"{path}.bundle", "asks for nothing")
     _check_amount(f"{path}.bundle", role.bundle)
-    gpu = role.bundle.units(GPU)
-    if gpu > UNIT and gpu % UNIT:
-        raise SpecError(f"{path}.bundle.GPU", f"must be whole above one GPU, got {gpu / UNIT}")
+    check_member_devices(role.bundle, f"{path}.bundle")
 
 
 def _check_amount(field: str, amount: Resources) -> None:
@@ -149,7 +154,7 @@ def check_fits_ever(spec: WorkloadSpec, idle: Quota, shapes: tuple[NodeShape, ..
     if not shapes:
         return
     for role in spec.roles:
-        if role.min_count and not any(role.bundle.fits_in(shape.total) for shape in shapes):
+        if role.min_count and not any(_times_in(role.bundle, shape) for shape in shapes):
             raise AdmissionError(
                 f"roles.{role.name}.bundle", f"no node could ever hold {_words(role.bundle)}; {_largest(shapes)}"
             )
@@ -200,33 +205,37 @@ def gang_exceeds(spec: WorkloadSpec, shapes: tuple[NodeShape, ...], model: str =
     right = tuple(shape for shape in shapes if shape.may_be(model)) if model else shapes
     for role in spec.roles:
         able = right if role.bundle.gpu_units else shapes
-        room = sum(shape.max_count * _times_in(role.bundle, shape.total) for shape in able)
+        room = sum(shape.max_count * _times_in(role.bundle, shape) for shape in able)
         if room < role.min_count:
             return f"role {role.name} needs {role.min_count} members, there is room for {room}"
     have = total(shape.total.times(shape.max_count) for shape in shapes)
     gpus = total(shape.total.times(shape.max_count) for shape in right)
     have = Resources.of_units({**dict(have.items), GPU: gpus.gpu_units})
     for name, units in spec.min_resources:
-        if units > have.units(name):
+        if name not in RESERVED and units > have.units(name):
             return f"needs {units / UNIT:g} {name} in all, there can be {have.units(name) / UNIT:g}"
     return ""
 
 
-def _times_in(bundle: Resources, room: Resources) -> int:
-    """How many bundles fit one node; a fraction of a GPU fits a device, not a sum."""
-    counts = []
-    for name, units in bundle:
-        have = room.units(name)
-        if name == GPU and units < UNIT:
-            counts.append((have // UNIT) * (UNIT // units))
-        else:
-            counts.append(have // units)
-    return min(counts)
+def _times_in(bundle: Resources, shape: NodeShape) -> int:
+    """How many bundles fit one such node; a part of a GPU fits a device, not a sum."""
+    need, room = device_need(bundle), shape.total
+    counts = [room.units(name) // n for name, n in need.rest if name not in MODES]
+    devices = room.gpu_units // UNIT
+    if need.units:
+        counts.append(devices * (UNIT // need.units) if need.units < UNIT else room.gpu_units // need.units)
+    if need.shares and devices < need.shares:
+        counts.append(0)
+    elif need.share_mib and shape.device_mib:
+        counts.append(devices * (shape.device_mib * UNIT // need.share_mib) // need.shares)
+    elif need.share_units:
+        counts.append(devices * (UNIT // need.share_units) // need.shares)
+    return min(counts, default=MAX_MEMBERS)
 
 
 def _domains(shapes: tuple[NodeShape, ...], level: str) -> Mapping[str, tuple[NodeShape, ...]]:
     if level == "node":
-        return {f"node of {_words(s.total)}": (NodeShape(s.total, 1, s.labels),) for s in shapes if s.max_count}
+        return {f"node of {_words(s.total)}": (replace(s, max_count=1),) for s in shapes if s.max_count}
     found: dict[str, list[NodeShape]] = {}
     for shape in shapes:
         value = shape.value(level)

@@ -32,7 +32,7 @@ SENTENCES: Mapping[WaitReason, str] = {
     WaitReason.CAPACITY_BUSY: "Nodes for it are asked for later: one change at a time, and gangs in their order.",
     WaitReason.CAPACITY_UNKNOWN: "Who provides nodes can't be read, so none are asked for.",
     WaitReason.SYNCING: "After a restart the books are being compared with the world.",
-    WaitReason.DEVICE_BINDING_UNAVAILABLE: "It asks for particular devices, which this cluster can't promise.",
+    WaitReason.DEVICE_BINDING_UNAVAILABLE: "It asks for particular devices, which takes nodes that name their GPUs.",
     WaitReason.STALE: "It was decided on facts that changed before the commit, and is planned again at once.",
     WaitReason.PLANNING: "It was accepted a moment ago and has not been looked at yet.",
 }
@@ -61,7 +61,7 @@ UNBLOCKS: Mapping[WaitReason, str] = {
     WaitReason.CAPACITY_BUSY: "what is under way in those node groups is over",
     WaitReason.CAPACITY_UNKNOWN: "the provider of nodes answers again",
     WaitReason.SYNCING: "the comparison ends by itself",
-    WaitReason.DEVICE_BINDING_UNAVAILABLE: "it drops the request for particular devices",
+    WaitReason.DEVICE_BINDING_UNAVAILABLE: "nodes that name their GPUs (gpu0, gpu1, …), or one device alone",
     WaitReason.STALE: "the next turn of the loop",
     WaitReason.PLANNING: "the next turn of the loop",
 }

@@ -16,6 +16,7 @@ from rayorch.core.device_binding import DeviceShares, split_devices, unnamed
 from rayorch.core.device_layer import DeviceLayer
 from rayorch.core.devices import DeviceReport
 from rayorch.core.events import NodeCordoned
+from rayorch.core.sharing import MIB
 from rayorch.core.types import GPU, MODEL_LABEL, NodeHealth, NodeId, NodeSpec, Resources
 
 UNNAMED_USE = "GPUs are in use here by somebody who does not say which, so any of them may be; nothing new is put here"
@@ -234,7 +235,9 @@ class Inventory:
                 if node.total.gpu_units:
                     labels[MODEL_LABEL] = node.model  # empty: none that a workload could name
                 kept = tuple(sorted((k, v) for k, v in labels.items() if k not in NODE_LABELS))
-                shape = NodeShape(self._nodes.get(id, node).total, 0, kept)
+                joined = self._nodes.get(id, node)
+                most_mib = max((device.memory_bytes // MIB for device in joined.devices), default=0)
+                shape = NodeShape(joined.total, 0, kept, most_mib)
                 now[shape] = now.get(shape, 0) + 1
         for shape, count in now.items():
             self._most[shape] = max(count, self._most.get(shape, 0))

@@ -22,6 +22,7 @@ from rayorch.adapters.ray_serve.policy import POLICY_PATH
 from rayorch.adapters.ray_serve.seats import HELD_LABEL
 from rayorch.core.device_binding import device_index
 from rayorch.core.errors import SpecError
+from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import GPU, Resources, Role, total
 
 DEVICES_SETUP = "rayorch.adapters.ray_devices.install"
@@ -144,13 +145,14 @@ def match_roles(spec: AppSpec, deployments: tuple[Any, ...]) -> dict[str, Role]:
         if name not in asked:
             raise SpecError("deployment", f"{name!r} is not one of {sorted(asked)}")
         needs = total(asked[name])
+        grants = asks_of_ray(role.bundle, (0,))  # an instance is a GPU to Serve
         for resource, units in needs:
             if device_index(resource) is not None:
                 raise SpecError(
                     f"deployments.{name}.{resource}",
                     f"names one GPU of a node; ask for {GPU}, the scheduler chooses which",
                 )
-            has = role.bundle.units(resource)
+            has = grants.units(resource)
             if units > has and (has or resource == GPU):
                 raise SpecError(
                     f"roles.{role.name}",

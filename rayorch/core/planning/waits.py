@@ -14,6 +14,7 @@ from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
 from rayorch.core.planning.charges import short_of
 from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.device_waits import device_waits
 from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
 from rayorch.core.quota import Shortage
@@ -117,6 +118,7 @@ def _room_waits(draft: Draft, shape: Shape) -> list[Wait]:
     if find(shape, search) is not None:
         return []
     found = _amounts(draft, shape, _unheld(search))
+    found += device_waits(draft, shape)
     found += _taken_ahead(draft, shape, search)
     found += _out_of_service(draft, shape)
     if not _could_ever_fit(draft, shape):

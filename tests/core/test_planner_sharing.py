@@ -1,0 +1,160 @@
+"""Parts of GPUs through the planner: seats, quota by what the seat came to, and why they wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.allocations import Allocations
+from rayorch.core.bound_devices import bundle_of
+from rayorch.core.decisions import Plan, Start, WaitReason
+from rayorch.core.planner import plan
+from rayorch.core.runners import grant_for
+from rayorch.core.sharing import MIB
+from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.types import (
+    Allocation,
+    Device,
+    Member,
+    MemberPhase,
+    NodeSpec,
+    QueueSpec,
+    Resources,
+    Role,
+    State,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
+from rayorch.policies.default import DEFAULT
+from tests.build import node, queue, workload
+
+
+def sized(name: str, mib: int, gpus: int = 2, exact: bool = True) -> NodeSpec:
+    devices = tuple(Device(i, uuid=f"GPU-{name}-{i}", memory_bytes=mib * MIB) for i in range(gpus))
+    return replace(node(name, gpus), devices=devices, exact=exact)
+
+
+def cut(name: str, *profiles: str, exact: bool = True) -> NodeSpec:
+    devices = tuple(Device(i, uuid=f"MIG-{i}", mig_profile=p) for i, p in enumerate(profiles))
+    total = Resources.of({"CPU": 16, **{f"mig-{p}": profiles.count(p) for p in profiles}})
+    return replace(node(name, 0), total=total, devices=devices, exact=exact, mig_mixed=True)
+
+
+def asking(id: str, count: int = 1, **amounts: float) -> WorkloadSpec:
+    bundle = Resources.of({name.replace("_", "-"): n for name, n in amounts.items()})
+    return replace(workload(id), roles=(Role("worker", bundle, count, count),))
+
+
+def mig(id: str, profile: str, count: int = 1) -> WorkloadSpec:
+    return replace(workload(id), roles=(Role("worker", Resources.of({f"mig-{profile}": 1}), count, count),))
+
+
+def planned(
+    nodes: list[NodeSpec],
+    *specs: WorkloadSpec,
+    queues: tuple[QueueSpec, ...] = (queue("q"),),
+    held: tuple[Allocation, ...] = (),
+) -> Plan:
+    waiting = tuple(Workload(s, State.PENDING, float(n)) for n, s in enumerate(specs))
+    return plan(Snapshot(Versions(), 100.0, queues, waiting, tuple(nodes), held), DEFAULT)
+
+
+def starts(made: Plan) -> dict[str, tuple[Member, ...]]:
+    return {d.workload: d.members for d in made.decisions if isinstance(d, Start)}
+
+
+def test_a_memory_share_is_seated_with_the_gpus_that_it_came_to() -> None:
+    made = planned([sized("n1", 40_000)], asking("w", gpu_memory_mib=10_000))
+    (member,) = starts(made)["w"]
+    assert member.devices == (0,)
+    assert member.bundle == Resources.of({"GPU": 0.25, "gpu-memory-mib": 10_000})
+
+
+def test_quota_counts_the_worst_device_before_and_the_real_one_after_the_seat_is_chosen() -> None:
+    nodes = [sized("n1", 40_000), sized("n2", 80_000, gpus=4)]
+    small = queue("q", gpu=0.2)
+    made = planned(nodes, asking("w", gpu_memory_mib=10_000), queues=(small,))
+    assert starts(made) == {}
+    assert made.waits[WorkloadId("w")][0].reason is WaitReason.QUOTA
+    fits = planned(nodes, asking("w", gpu_memory_mib=8_000), queues=(small,))
+    assert list(starts(fits)) == ["w"]
+
+
+def test_members_of_a_gang_do_not_add_up_over_devices() -> None:
+    made = planned([sized("n1", 40_000)], asking("w", count=3, gpu_memory_mib=21_000))
+    assert starts(made) == {}
+    reasons = {w.reason for w in made.waits[WorkloadId("w")]}
+    assert WaitReason.FRAGMENTED in reasons
+    assert WaitReason.NEVER_FITS_NOW in reasons
+    assert list(starts(planned([sized("n1", 40_000)], asking("w", count=2, gpu_memory_mib=21_000)))) == ["w"]
+
+
+def test_a_share_of_two_devices_goes_to_a_node_that_names_them() -> None:
+    spec = asking("w", GPU=1, gpu_devices=2)
+    (member,) = starts(planned([sized("n1", 40_000, exact=False), sized("n2", 40_000)], spec))["w"]
+    assert (member.node, member.devices) == ("n2", (0, 1))
+    made = planned([sized("n1", 40_000, exact=False)], spec)
+    assert starts(made) == {}
+    assert WaitReason.DEVICE_BINDING_UNAVAILABLE in {w.reason for w in made.waits[WorkloadId("w")]}
+
+
+def test_an_instance_by_profile_and_no_whole_gpu_of_a_mixed_node() -> None:
+    nodes = [cut("n1", "1g.10gb", "3g.40gb")]
+    assert starts(planned(nodes, mig("w", "3g.40gb")))["w"][0].devices == (1,)
+    made = planned(nodes, workload("whole"))
+    assert starts(made) == {}
+    assert {w.reason for w in made.waits[WorkloadId("whole")]} >= {WaitReason.RESOURCES, WaitReason.NEVER_FITS_NOW}
+
+
+def test_instances_of_several_profiles_can_not_be_promised_without_names() -> None:
+    made = planned([cut("n1", "1g.10gb", "3g.40gb", exact=False)], mig("w", "3g.40gb"))
+    assert WaitReason.DEVICE_BINDING_UNAVAILABLE in {w.reason for w in made.waits[WorkloadId("w")]}
+
+
+def test_models_hold_for_parts_of_gpus_too() -> None:
+    nodes = [
+        replace(sized("n1", 40_000), labels=(("ray.io/accelerator-type", "A100"),)),
+        replace(sized("n2", 80_000), labels=(("ray.io/accelerator-type", "H100"),)),
+    ]
+    spec = replace(asking("w", gpu_memory_mib=10_000), accelerators=("H100",))
+    assert starts(planned(nodes, spec))["w"][0].node == "n2"
+
+
+def test_why_memory_can_not_be_had_where_nobody_knows_it() -> None:
+    made = planned([node("n1")], asking("w", gpu_memory_mib=1))
+    assert any("memory known" in w.detail for w in made.waits[WorkloadId("w")])
+
+
+def test_why_a_mode_can_not_be_had() -> None:
+    made = planned([sized("n1", 40_000)], asking("w", GPU=0.5, gpu_mps=1))
+    assert any("shared by mps" in w.detail for w in made.waits[WorkloadId("w")])
+
+
+def test_the_owner_checks_memory_again_and_ray_is_asked_for_gpus_by_name() -> None:
+    nodes = [sized("n1", 40_000, gpus=1)]
+    books = Allocations()
+    for id in ("a", "b", "c", "d"):
+        members = starts(planned(nodes, asking(id, gpu_memory_mib=9_000), held=tuple(books.allocations.values())))[id]
+        books.reserve(WorkloadId(id), 1, members, nodes, 100.0, 130.0)
+    last = books.allocations[WorkloadId("d"), 1].members[0]
+    assert bundle_of(last) == Resources.of({"GPU": 0.225, "gpu0": 0.225})
+    made = planned(nodes, asking("e", gpu_memory_mib=9_000), held=tuple(books.allocations.values()))
+    assert starts(made) == {}
+    books.release(WorkloadId("a"), 1, None)
+    books.removed(WorkloadId("a"), 1, 0)
+    again = planned(nodes, asking("e", gpu_memory_mib=13_000), held=tuple(books.allocations.values()))
+    assert list(starts(again)) == ["e"]
+
+
+def test_a_grant_speaks_of_what_ray_counts() -> None:
+    nodes = [cut("n1", "1g.10gb", "3g.40gb")]
+    spec = mig("w", "3g.40gb")
+    members = starts(planned(nodes, spec))["w"]
+    books = Allocations()
+    held = books.reserve(WorkloadId("w"), 1, members, nodes, 100.0, 130.0)
+    ready = replace(held, members=tuple(replace(m, phase=MemberPhase.READY, group_id="ab") for m in held.members))
+    running = Workload(spec, State.RUNNING, 0.0, attempt=1, placement=members)
+    (seat,) = grant_for(running, ready, 10.0).seats
+    assert seat.resources == Resources.of({"GPU": 1})
+    assert seat.devices == (1,)
+    assert bundle_of(ready.members[0]) == Resources.of({"GPU": 1, "gpu1": 1})
