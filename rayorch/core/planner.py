@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait, WaitReason
 from rayorch.core.planning.adapt import adapt
-from rayorch.core.planning.admit import Request, admit, order
+from rayorch.core.planning.admit import admit, is_special, key_of, may_ask
+from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim
-from rayorch.core.planning.draft import Draft, Verdict
+from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.heal import heal, protect
+from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.scale import scale
-from rayorch.core.planning.waits import awaited_groups, provisioning_wait, quota_waits, releasing_wait, room_waits
-from rayorch.core.policy import Profile
+from rayorch.core.planning.waiting import Estimates, Positions, Verdict
+from rayorch.core.planning.waits import (
+    awaited_groups,
+    hopeless,
+    provisioning_wait,
+    quota_waits,
+    reasons,
+    releasing_wait,
+    room_waits,
+)
+from rayorch.core.planning.walk import Walk
+from rayorch.core.policy import OrderView, Profile
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import StopCause, WorkloadId
+from rayorch.core.types import State, StopCause, WorkloadId
 
 
 def plan(snapshot: Snapshot, profile: Profile) -> Plan:
@@ -33,25 +45,35 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
     draft = Draft.of(snapshot, profile)
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
-    requests = admit(draft)  # 3: what is asked for, and what can't be looked at yet
-    for request in order(draft, requests):  # 4: who goes first, compared anew after each decision
-        if request.gate:
-            draft.gated.append(request.claim)
-            _wait(draft, request.claim, request.gate)
-        elif not _kept_behind(draft, request.claim):
-            _serve(draft, request)  # 5 place, 6 reclaim, then preempt, else hold room for a head
+    walk = draft.walk = _admitted(draft)  # 3: what is asked for, and what can't be looked at yet
+    for request in walk.gated():
+        draft.gated.append(request.claim)
+        draft.waits.put(request.claim.id, request.gate)
+    for request in walk:  # 4: who goes first, compared anew after each decision
+        if not _kept_behind(draft, walk, request.claim):
+            _serve(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     return draft
 
 
-def _serve(draft: Draft, request: Request) -> None:
+def _admitted(draft: Draft) -> Walk:
+    snapshot, profile = draft.facts.snapshot, draft.facts.profile
+    queues = {spec.id: spec for spec in snapshot.queues}
+    view = OrderView(snapshot.now_s, profile.ordering, queues, snapshot.nodes, snapshot.history)
+    docket = Docket(is_special, draft.now.quota.limits_users)
+    waiting = [workload for workload in snapshot.workloads if workload.state is State.PENDING]
+    docket.put(waiting, lambda workload, gang: key_of(draft, workload, view, gang.first))
+    return admit(draft, docket, [workload for workload in snapshot.workloads if may_ask(workload)], view)
+
+
+def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
     """Give one claim what it asks for by the mildest means, or record why it can't have it.
 
     A shape that found nothing in its queue is not tried again in this turn: room and quota only become less, and
     those behind it have no more rights.
     """
-    claim = draft.narrowed(request.claim)
+    claim = draft.narrowed(claim)
     kind = draft.kind(claim)
     known = draft.verdicts.get(kind)
     if known is None:
@@ -59,27 +81,25 @@ def _serve(draft: Draft, request: Request) -> None:
             return
         ordered = draft.facts.ordered_for(claim.id)  # who has waited for nodes evicts nobody while they come
         released = any(promise(draft, way) for way in claim.ways)
-        if not released and ordered and _expect(draft, claim):
+        if not released and ordered and _expect(draft, walk, claim):
             return
         if released or any(_evict(draft, way) for way in claim.ways):
             wait, expected_s = releasing_wait(draft, draft.reserves[-1].members)
-            _wait(draft, claim, (*quota_waits(draft, claim), wait), expected_s)
+            walk.tell(Verdict(lambda: (*quota_waits(draft, claim), wait), False))
+            _estimate(draft, claim, expected_s)
             return
-        if not ordered and _expect(draft, claim):
+        if not ordered and _expect(draft, walk, claim):
             return
-        short = quota_waits(draft, claim)
-        known = Verdict((*short, *room_waits(draft, claim.shape)), not short)
+        known = Verdict(lambda: reasons(draft, claim), fits_quota(claim, *(books.quota for books in draft.both)))
         if claim.id not in draft.facts.owed:  # it was looked at before its turn
             draft.verdicts[kind] = known
-        assert known.waits, f"{claim.id} neither starts nor has a reason to wait"
-    hopeless = claim.shape in draft.hopeless  # it would not run if all others were gone
-    if not hopeless and not draft.soon.quota.capped(claim.queue, claim.resources):
+    # What would not run if all others were gone, or if the queue were empty, keeps nobody else from evicting.
+    if not hopeless(draft, claim.shape) and not draft.soon.quota.capped(claim.queue, claim.resources):
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
+    others = walk.close(known)
     if known.lacks_room:
-        draft.unplaced.append(claim)
-        draft.lacking.append(claim)
+        draft.unplaced.append((claim.shape, claim.id, others))
         hold(draft, claim)
-    _wait(draft, claim, known.waits)
 
 
 def _note_head(draft: Draft, claim: Claim) -> None:
@@ -91,28 +111,27 @@ def _note_head(draft: Draft, claim: Claim) -> None:
         draft.blocking[claim.queue] = (Wait(WaitReason.BEHIND_HEAD, detail, blockers=(claim.id,)),)
 
 
-def _kept_behind(draft: Draft, claim: Claim) -> bool:
+def _kept_behind(draft: Draft, walk: Walk, claim: Claim) -> bool:
     """Whether a head of its queue keeps it waiting; nodes that were ordered for it stay its own."""
     waits = draft.blocking.get(claim.queue)
     if waits is None:
         return False
     if draft.facts.ordered_for(claim.id):
         draft.gated.append(claim)
-    _wait(draft, claim, waits)
+    walk.close(Verdict(lambda: waits, False))
     return True
 
 
-def _expect(draft: Draft, claim: Claim) -> bool:
+def _expect(draft: Draft, walk: Walk, claim: Claim) -> bool:
     """Promise it seats on nodes that are on their way, and say when they should come."""
     members = expect(draft, claim)
     if not members:
         return False
-    draft.expected[len(draft.lacking)] = members
-    draft.lacking.append(claim)
-    waits = room_waits(draft, claim.shape)
+    draft.expected[claim.place] = members
     awaited = awaited_groups(draft, [member.node for member in members])
     wait, expected_s = provisioning_wait(draft, awaited)
-    _wait(draft, claim, (*waits, wait), expected_s)
+    walk.tell(Verdict(lambda: (*room_waits(draft, claim.shape), wait), True))
+    _estimate(draft, claim, expected_s)
     return True
 
 
@@ -134,13 +153,10 @@ def _evict(draft: Draft, claim: Claim) -> bool:
     return False
 
 
-def _wait(draft: Draft, claim: Claim, waits: tuple[Wait, ...], expected_s: float | None = None) -> None:
-    """Record why a workload does not start. A running one that lacks a seat is not waiting."""
-    if claim.grows:
-        return
-    draft.waits[claim.id] = waits
-    draft.positions[claim.id] = len(draft.positions) + 1
-    draft.estimates.setdefault(claim.id, expected_s)
+def _estimate(draft: Draft, claim: Claim, expected_s: float | None) -> None:
+    """When it should start. A running one that lacks a seat is not waiting."""
+    if expected_s is not None and not claim.grows:
+        draft.estimates.setdefault(claim.id, expected_s)
 
 
 # ---------------------------------------------------------------- 9: arbitrate
@@ -169,8 +185,8 @@ def _arbitrate(draft: Draft, capacity: Scale) -> Plan:
         now_s=facts.now_s,
         decisions=tuple(decisions),
         waits=draft.waits,
-        estimates=draft.estimates,
-        positions=draft.positions,
+        estimates=Estimates(draft.waits, draft.estimates),
+        positions=Positions(draft.walk.places if draft.walk is not None else lambda: iter(())),
     )
 
 

@@ -16,6 +16,7 @@ from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.growth import growths
 from rayorch.core.planning.seats import find
+from rayorch.core.planning.waits import hopeless
 from rayorch.core.sharing import uses_devices
 from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload, WorkloadId
 
@@ -27,10 +28,13 @@ def adapt(draft: Draft) -> None:
     """
     if not draft.facts.snapshot.synced:
         return
-    coveted = _coveted(draft)
-    fresh = [draft.facts.workloads[id] for id in draft.starts]
+    started = [draft.facts.workloads[id] for id in draft.starts]
+    fresh = [w for w in started if w.spec.kind is not Kind.SERVE and w.spec.elastic_role is not None]
     running = [w for w in draft.facts.snapshot.workloads if _may_grow(draft, w)]
-    for line in ([w for w in fresh if w.spec.kind is not Kind.SERVE], sorted(running, key=_rank)):
+    if not fresh and not running:
+        return
+    coveted = _coveted(draft)
+    for line in (fresh, sorted(running, key=_rank)):
         if draft.facts.profile.even_growth:
             _grow_evenly(draft, line, coveted)
         else:
@@ -110,7 +114,8 @@ def _coveted(draft: Draft) -> frozenset[NodeId]:
     What holds nodes of its own needs no others, and what no set of nodes could ever take can't use any.
     """
     holders = set(draft.closed.values())
-    waiting = {c.shape for c in draft.unplaced if c.id not in holders and c.shape not in draft.hopeless}
+    unplaced = {shape for shape, id, others in draft.unplaced if others or id not in holders}
+    waiting = {shape for shape in unplaced if not hopeless(draft, shape)}
     pieces = sorted({(bundle, _models(shape, bundle)) for shape in waiting for bundle, _ in shape.bundles}, key=repr)
     room, models = draft.now.room, draft.facts.topology.models
 

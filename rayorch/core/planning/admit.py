@@ -1,49 +1,69 @@
-"""Stages 3 and 4. Admit: what is asked for in this turn, and what can't be looked at yet. Order: who goes first.
-
-First of all who is owed room that is being freed for it. Within a queue then the profile's `order`, then the id. Across
-queues the heads are compared anew after each start: the profile's `queue_order`, then the heads' own keys.
-"""
+"""Stage 3. Admit: what is asked for in this turn, and what can't be looked at yet. The order is in `walk.py`."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 from rayorch.core.decisions import Wait, WaitReason
-from rayorch.core.planning.claims import Claim, Gang, gang_of, growth_claim, held_models, removable, start_claim
+from rayorch.core.planning.claims import Claim, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.gates import timing_gate
 from rayorch.core.planning.growth import missing
-from rayorch.core.policy import OrderView, QueueHead, SortKey
-from rayorch.core.types import Kind, Member, QueueId, Role, State, Workload, WorkloadId
+from rayorch.core.planning.lines import Docket
+from rayorch.core.planning.waiting import Verdict
+from rayorch.core.planning.walk import Request, Walk
+from rayorch.core.policy import OrderView, SortKey
+from rayorch.core.types import Kind, Member, Role, State, Workload, WorkloadId
+
+SYNCING = Wait(
+    WaitReason.SYNCING,
+    "the books are being compared with the world after a restart",
+    unblocks="the comparison ends by itself",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A claim, and what keeps it from being looked at now (empty: nothing does)."""
+def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: OrderView) -> Walk:
+    """All starts that are asked for, seats that running work lacks; surplus replicas are given back.
 
-    claim: Claim
-    gate: tuple[Wait, ...] = ()
+    `docket`: all pending workloads. `running`: those live ones that may ask for something (`may_ask`).
+    """
+    facts = draft.facts
+    walk = Walk(draft, docket, view)
+    former = {gone.workload for gone in facts.leaving}
+    ordered = {id for gangs in facts.orders.values() for id in gangs}
+    for id in sorted({*docket.special, *former, *facts.owed, *ordered}):
+        place = docket.place(id)
+        if place is not None:
+            line, key, workload = place
+            claim = start_claim(workload, draft.priced_gang(line.gang))
+            request = Request(claim, _gate(draft, workload, former))
+            walk.alone(request, (0, *key[1:]) if id in facts.owed else key)
+    for workload in running:
+        for claim in _asked(draft, workload):
+            walk.alone(Request(claim), key_of(draft, workload, view, claim.place[1], workload.id in facts.owed))
+    if not facts.snapshot.synced:
+        walk.close_all(Verdict(lambda: (SYNCING,), False))
+    return walk
 
 
-def admit(draft: Draft) -> list[Request]:
-    """All starts that are asked for, replicas that Serve applications lack; surplus replicas are given back."""
-    former = {gone.workload for gone in draft.facts.leaving}
-    requests: list[Request] = []
-    gangs: dict[tuple[object, ...], Gang] = {}
-    for workload in draft.facts.snapshot.workloads:
-        if workload.state is State.PENDING:
-            spec = workload.spec
-            key = (spec.roles, spec.groups, spec.kind, spec.topology, spec.accelerators)
-            if key not in gangs:
-                gangs[key] = gang_of(spec)
-            requests.append(Request(draft.priced(start_claim(workload, gangs[key])), _gate(draft, workload, former)))
-        elif workload.state is State.RUNNING and workload.spec.kind is Kind.SERVE:
-            requests += [Request(claim) for claim in _serve(draft, workload)]
-        elif workload.state is State.RUNNING and _is_short(workload):
-            requests += [Request(claim) for claim in _lacking(draft, workload)]
-    return requests
+def key_of(draft: Draft, workload: Workload, view: OrderView, surplus: int, owed: bool = False) -> SortKey:
+    """The key within the queue."""
+    return (int(not owed), *draft.facts.profile.order(workload, view), workload.spec.id, surplus)
+
+
+def is_special(workload: Workload) -> bool:
+    """Whether `_gate` may find something for a pending workload by what it is itself."""
+    spec = workload.spec
+    return workload.not_before_s > 0 or spec.begin_s is not None or bool(workload.unmet)
+
+
+def may_ask(workload: Workload) -> bool:
+    """Whether a live workload may ask for more seats."""
+    return workload.state is State.RUNNING and (workload.spec.kind is Kind.SERVE or _is_short(workload))
+
+
+def _asked(draft: Draft, workload: Workload) -> Iterator[Claim]:
+    return iter(_serve(draft, workload) if workload.spec.kind is Kind.SERVE else _lacking(draft, workload))
 
 
 def _is_short(workload: Workload) -> bool:
@@ -63,13 +83,7 @@ def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wa
     now_s = draft.facts.now_s
     found: list[Wait] = []
     if not draft.facts.snapshot.synced:
-        found.append(
-            Wait(
-                WaitReason.SYNCING,
-                "the books are being compared with the world after a restart",
-                unblocks="the comparison ends by itself",
-            )
-        )
+        found.append(SYNCING)
     if now_s < workload.not_before_s:
         found.append(_not_yet(workload, workload.not_before_s - now_s))
         draft.estimates[workload.id] = workload.not_before_s
@@ -134,48 +148,3 @@ def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member,
     removal = Removal(set(), draft.facts.now_s + workload.spec.grace_s, None, f"demand has been low for {low_s:.0f} s")
     if chosen:
         draft.remove(workload, set(chosen), removal)
-
-
-# ---------------------------------------------------------------- order
-
-
-def order(draft: Draft, requests: list[Request]) -> Iterator[Request]:
-    """The requests, the one that goes first first. Later ones are compared after earlier ones have been decided."""
-    facts = draft.facts
-    snapshot = facts.snapshot
-    queues = {spec.id: spec for spec in snapshot.queues}
-    view = OrderView(facts.now_s, facts.profile.ordering, queues, snapshot.nodes, snapshot.history)
-    lines: dict[QueueId, list[tuple[SortKey, Request]]] = {}
-    for request in requests:
-        lines.setdefault(request.claim.queue, []).append((_within_queue(draft, request.claim, view), request))
-    heap: list[tuple[SortKey, QueueId, int]] = []
-    for queue, line in lines.items():
-        line.sort(key=lambda entry: entry[0])
-        heap.append((_across_queues(draft, line[0], view), queue, 0))
-    heapq.heapify(heap)
-    while heap:
-        key, queue, position = heapq.heappop(heap)
-        line = lines[queue]
-        fresh = _across_queues(draft, line[position], view)
-        if fresh > key:  # its queue has taken more since; others may go first now
-            heapq.heappush(heap, (fresh, queue, position))
-            continue
-        yield line[position][1]
-        if position + 1 < len(line):
-            heapq.heappush(heap, (_across_queues(draft, line[position + 1], view), queue, position + 1))
-
-
-def _within_queue(draft: Draft, claim: Claim, view: OrderView) -> SortKey:
-    own = draft.facts.profile.order(claim.workload, view)
-    owed = int(claim.id not in draft.facts.owed)
-    return (owed, *own, claim.id, claim.asks[0].surplus if claim.asks else 0)
-
-
-def _across_queues(draft: Draft, entry: tuple[SortKey, Request], view: OrderView) -> SortKey:
-    within, request = entry
-    claim, quota = request.claim, draft.soon.quota
-    # What can't start anyway keeps nobody waiting who stands behind it in its queue.
-    idle = bool(request.gate) or quota.capped(claim.queue, claim.resources)
-    borrows = not idle and quota.borrows(claim.queue, claim.resources)
-    head = QueueHead(claim.workload, claim.resources, borrows, quota)
-    return (within[0], *draft.facts.profile.queue_order(head, view), *within[1:])

@@ -124,6 +124,11 @@ class Claim:
         return self.workload.spec.id
 
     @property
+    def place(self) -> tuple[WorkloadId, int]:
+        """What tells it from other claims of one turn: its workload and the first surplus number."""
+        return self.workload.spec.id, self.asks[0].surplus if self.asks else 0
+
+    @property
     def queue(self) -> QueueId:
         """The queue that is charged."""
         return self.workload.spec.queue
@@ -161,6 +166,11 @@ class Gang:
     shape: Shape
     resources: Resources
     others: tuple[Gang, ...] = ()
+
+    @property
+    def first(self) -> int:
+        """The surplus number of its first seat."""
+        return self.asks[0].surplus if self.asks else 0
 
 
 def gang_of(spec: WorkloadSpec) -> Gang:

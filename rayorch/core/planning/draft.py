@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
-from rayorch.core.planning.claims import Claim, Shape, staying
+from rayorch.core.planning.claims import Claim, Gang, Shape, staying
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.seats import Search
+from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
@@ -39,6 +41,9 @@ from rayorch.core.types import (
     charge_of,
     total,
 )
+
+if TYPE_CHECKING:
+    from rayorch.core.planning.walk import Walk
 
 LIVE = (State.RUNNING, State.STOPPING)
 
@@ -231,24 +236,17 @@ class Move:
         return (self.cost_gpu_s, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why a shape finds no place in its queue in this turn. `lacks_room`: quota alone would have let it start."""
-
-    waits: tuple[Wait, ...]
-    lacks_room: bool
-
-
 @dataclass(slots=True)
 class Draft:
     """What has been decided so far, and what has been found out on the way.
 
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
     of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
-    `unplaced`: claims within their quota that found no room; `lacking`: these, and those that were promised seats on
-    nodes that are on their way, in order; `expected`: the latters' seats, by place in `lacking`. `gated`: claims that
-    wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`: (where,
-    shape), not tried until room comes free. `verdicts`: what became of a shape in a queue, for those behind it.
+    `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
+    `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
+    claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
+    (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
+    `charges`: how often quota was taken or given back so far. `prices`: see `priced_gang`. `walk`: stage 4's.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
     queue are beyond its share of a resource. `idle_room`, `ideal_room`:
@@ -272,9 +270,8 @@ class Draft:
     leaving: list[Leaving] = field(default_factory=list)
     closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
     protected: dict[WorkloadId, str] = field(default_factory=dict)
-    unplaced: list[Claim] = field(default_factory=list)
-    expected: dict[int, tuple[Member, ...]] = field(default_factory=dict)
-    lacking: list[Claim] = field(default_factory=list)
+    unplaced: list[tuple[Shape, WorkloadId, bool]] = field(default_factory=list)
+    expected: dict[tuple[WorkloadId, int], tuple[Member, ...]] = field(default_factory=dict)
     gated: list[Claim] = field(default_factory=list)
     failed: set[tuple[str, ClaimKind]] = field(default_factory=set)
     no_room: set[tuple[str, Shape]] = field(default_factory=set)
@@ -291,11 +288,13 @@ class Draft:
     ideal_room: Room | None = None
     device_sizes: tuple[int, ...] | None = None
     holders: dict[tuple[str, QueueId | None], tuple[WorkloadId, ...]] = field(default_factory=dict)
-    hopeless: set[Shape] = field(default_factory=set)
+    hopeless: dict[Shape, bool] = field(default_factory=dict)
     room_waits: dict[Shape, tuple[Wait, ...]] = field(default_factory=dict)
-    waits: dict[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
-    estimates: dict[WorkloadId, float | None] = field(default_factory=dict)
-    positions: dict[WorkloadId, int] = field(default_factory=dict)
+    waits: WaitBook = field(default_factory=WaitBook)
+    estimates: dict[WorkloadId, float] = field(default_factory=dict)
+    charges: int = 0
+    prices: dict[int, Gang] = field(default_factory=dict)
+    walk: Walk | None = None
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
     gpu_models: tuple[str, ...] | None = None
 
@@ -397,6 +396,7 @@ class Draft:
         amount = charge_of(members)
         for pair in books:
             charge_quota(claim, amount, pair.quota)
+        self.charges += 1
         self.touched.extend(nodes)
         return tuple(members)
 
@@ -415,6 +415,19 @@ class Draft:
             return claim
         more = total((self.price(b) - b).times(n) for b, n in claim.shape.bundles)
         return replace(claim, resources=claim.resources + more)
+
+    def priced_gang(self, gang: Gang) -> Gang:
+        """The same of what equal workloads ask for, once a turn."""
+        known = self.prices.get(id(gang))
+        if known is None:
+            known = self.prices[id(gang)] = self._priced_gang(gang)
+        return known
+
+    def _priced_gang(self, gang: Gang) -> Gang:
+        if any(device_need(bundle).share_mib for bundle, _ in gang.shape.bundles):
+            more = total((self.price(b) - b).times(n) for b, n in gang.shape.bundles)
+            gang = replace(gang, resources=gang.resources + more)
+        return replace(gang, others=tuple(self._priced_gang(other) for other in gang.others)) if gang.others else gang
 
     def price(self, bundle: Resources) -> Resources:
         """One bundle with its memory share in GPUs; any other bundle as it is."""
@@ -474,6 +487,7 @@ class Draft:
         ends: bool,
     ) -> None:
         self.part()
+        self.charges += 1
         self.soon.give(workload, members, ends)
         self.touched.extend(m.node for m in members)
         self._forget_moves(workload.id)

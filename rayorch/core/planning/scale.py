@@ -39,7 +39,7 @@ def scale(draft: Draft) -> Scale:
     if draft.facts.snapshot.capacity.provider is Provider.RAY and draft.facts.standings:
         asking = _satisfiable(draft, asking)
     shapes: dict[Shape, GangDemand] = {}
-    demands = [_demand(draft, claim, shapes) for claim in asking.values()]
+    demands = [_demand(draft, claim, shapes) for claim in asking]
     wanted = draft.facts.profile.scale(tuple(demands))
     reason = f"{len(wanted)} of {len(demands)} gangs that find no room"
     capacity = draft.facts.snapshot.capacity
@@ -54,36 +54,40 @@ def scale(draft: Draft) -> Scale:
 # ---------------------------------------------------------------- the demand
 
 
-def _asking(draft: Draft) -> dict[int, Claim]:
-    """The claims that wait for nothing but nodes, in order and within quota together, by place in `draft.lacking`."""
-    quota = draft.soon.quota.copy()
-    found: dict[int, Claim] = {}
-    for position, claim in enumerate(draft.lacking):
+def _asking(draft: Draft) -> list[Claim]:
+    """The claims that wait for nothing but nodes, in order and within quota together."""
+    quota, walk = draft.soon.quota.copy(), draft.walk
+    found: list[Claim] = []
+    for claim, rest in walk.lacking() if walk is not None else ():
         if len(found) >= MAX_WAITING:
             break
-        if position not in draft.expected:
+        if claim.place not in draft.expected:
+            claim = draft.narrowed(claim)
             if not fits_quota(claim, quota):
+                rest.dropped = rest.claim is None  # those behind it ask for as much
                 continue
             charge_quota(claim, claim.resources, quota)
-        found[position] = claim
+        found.append(claim)
+    if walk is not None:
+        walk.keep_all()
     return found
 
 
-def _satisfiable(draft: Draft, asking: dict[int, Claim]) -> dict[int, Claim]:
+def _satisfiable(draft: Draft, asking: list[Claim]) -> list[Claim]:
     """Those for whom Ray's autoscaler could add nodes, all of them together.
 
     It takes the demand as one: while a single piece of it can't be had, it adds no node for anybody.
     """
     stock = Stock(draft)
-    found: dict[int, Claim] = {}
-    for position, claim in asking.items():
-        if position not in draft.expected:
+    found: list[Claim] = []
+    for claim in asking:
+        if claim.place not in draft.expected:
             trial = stock.seat(claim, grow=True, hopes=True)
             if trial is None:
                 _add_waits(draft, claim, _refusals(draft, stock, claim, grow=True))
                 continue
             stock.keep(trial, claim, True)
-        found[position] = claim
+        found.append(claim)
     return found
 
 
@@ -140,14 +144,14 @@ def _selector(draft: Draft, shape: Shape) -> tuple[tuple[str, str], ...]:
 # ---------------------------------------------------------------- the groups
 
 
-def _changes(draft: Draft, asking: dict[int, Claim], wanted: tuple[GangDemand, ...]) -> tuple[GroupChange, ...]:
+def _changes(draft: Draft, asking: list[Claim], wanted: tuple[GangDemand, ...]) -> tuple[GroupChange, ...]:
     """What to change in which group: seat those who wait, grow for them, and give back what nobody counts on."""
     stock = Stock(draft)
     asked_for = {demand.workload for demand in wanted}
-    for position, claim in enumerate(draft.lacking):
-        if position in draft.expected:
-            stock.needed.update(member.node for member in draft.expected[position])
-        elif position in asking:
+    for claim in asking:
+        if claim.place in draft.expected:
+            stock.needed.update(member.node for member in draft.expected[claim.place])
+        else:
             _provide(draft, stock, claim, claim.id in asked_for)
     for claim in (*draft.gated, *_coming_back(draft)):
         trial = stock.seat(claim, grow=False)
@@ -257,9 +261,9 @@ def _names(ids: Iterable[str]) -> str:
 def _add_waits(draft: Draft, claim: Claim, waits: tuple[Wait, ...], expected_s: float | None = None) -> None:
     if claim.grows or claim.id not in draft.waits:
         return
-    draft.waits[claim.id] = (*draft.waits[claim.id], *waits)
-    if expected_s is not None and draft.estimates.get(claim.id) is None:
-        draft.estimates[claim.id] = expected_s
+    draft.waits.add(claim.id, waits)
+    if expected_s is not None:
+        draft.estimates.setdefault(claim.id, expected_s)
 
 
 def _say_unknown(draft: Draft, error: str) -> None:
@@ -268,8 +272,8 @@ def _say_unknown(draft: Draft, error: str) -> None:
         f"who provides nodes could not be read: {error}",
         unblocks=UNBLOCKS[WaitReason.CAPACITY_UNKNOWN],
     )
-    for claim in draft.lacking:
-        _add_waits(draft, claim, (wait,))
+    if draft.walk is not None:
+        draft.walk.add_to_lacking(wait)
 
 
 def _refusals(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> tuple[Wait, ...]:

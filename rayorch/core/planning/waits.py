@@ -121,10 +121,27 @@ def _room_waits(draft: Draft, shape: Shape) -> list[Wait]:
     found += device_waits(draft, shape)
     found += _taken_ahead(draft, shape, search)
     found += _out_of_service(draft, shape)
-    if not _could_ever_fit(draft, shape):
-        draft.hopeless.add(shape)
+    if hopeless(draft, shape):
         found.append(_never(draft, shape))
     return found
+
+
+def hopeless(draft: Draft, shape: Shape) -> bool:
+    """Whether no set of the nodes could take the shape, even if nothing else ran."""
+    known = draft.hopeless.get(shape)
+    if known is None:
+        known = draft.hopeless[shape] = not _could_ever_fit(draft, shape)
+    return known
+
+
+def reasons(draft: Draft, claim: Claim) -> tuple[Wait, ...]:
+    """Why a claim that found neither room nor victims waits, by the books as they are now."""
+    found = (*quota_waits(draft, claim), *room_waits(draft, claim.shape))
+    if found:
+        return found
+    # What it lacked when it was looked at has come free since, and went to others or to nobody in this turn.
+    detail = "others went first in this turn; what came free meanwhile is given in the next one"
+    return (_wait(WaitReason.PRIORITY, detail, 0, 0, "", ()),)
 
 
 def _never(draft: Draft, shape: Shape) -> Wait:

@@ -1,0 +1,136 @@
+"""Who waits, in lines: workloads of one queue that ask for the same thing, in the order of the queue.
+
+What holds for one of a line holds for those behind it, so a turn looks at the first of each line, and at the next one
+only when the first has got what it asks for. The lines are kept from turn to turn; what has changed is put in its
+place. A key of the profile's order that depends on the time is computed anew in every turn (`core.ordering.basis_of`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from rayorch.core.ordering import SortKey
+from rayorch.core.planning.claims import Gang, gang_of
+from rayorch.core.types import QueueId, Workload, WorkloadId
+
+Entry = tuple[SortKey, Workload]
+"""A workload behind its key within the queue; keys end with the id, so workloads are never compared."""
+
+Key = Callable[[Workload, Gang], SortKey]
+
+MOST_GANGS = 10_000
+"""Kinds of gangs that are remembered beyond those that are in use."""
+
+_identity = id
+
+
+class Line:
+    """See the module. `entries` is sorted; `top`: no workload of it has a higher priority.
+
+    `owner`: whose they all are, where that matters.
+    """
+
+    __slots__ = ("entries", "gang", "owner", "queue", "top")
+
+    def __init__(self, queue: QueueId, gang: Gang, owner: str) -> None:
+        self.queue = queue
+        self.gang = gang
+        self.owner = owner
+        self.entries: list[Entry] = []
+        self.top = -(2**63)
+
+
+@dataclass(slots=True)
+class _Place:
+    workload: Workload
+    line: Line
+    key: SortKey
+
+
+class Docket:
+    """All lines. One that is empty is dropped. `special`: those whose gate must be looked at in every turn.
+
+    Where a queue limits what each owner holds, each owner has lines of its own.
+    """
+
+    def __init__(self, is_special: Callable[[Workload], bool], by_owner: Callable[[QueueId], bool]) -> None:
+        self._is_special = is_special
+        self._by_owner = by_owner
+        self._gangs: dict[tuple[object, ...], Gang] = {}
+        self._lines: dict[QueueId, dict[tuple[int, str], Line]] = {}
+        self._places: dict[WorkloadId, _Place] = {}
+        self.special: dict[WorkloadId, Workload] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def lines(self) -> Iterator[tuple[QueueId, list[Line]]]:
+        """The lines of each queue that has some, by queue."""
+        for queue in sorted(self._lines):
+            yield queue, list(self._lines[queue].values())
+
+    def place(self, id: WorkloadId) -> tuple[Line, SortKey, Workload] | None:
+        """Where a workload stands, None for one that does not wait."""
+        found = self._places.get(id)
+        return None if found is None else (found.line, found.key, found.workload)
+
+    def gang(self, workload: Workload) -> Gang:
+        """What the workload asks for; equal ones are one object."""
+        spec = workload.spec
+        key = (spec.roles, spec.groups, spec.kind, spec.topology, spec.accelerators)
+        gang = self._gangs.get(key)
+        if gang is None:
+            if len(self._gangs) > MOST_GANGS:
+                used = {_identity(line.gang) for lines in self._lines.values() for line in lines.values()}
+                self._gangs = {k: g for k, g in self._gangs.items() if _identity(g) in used}
+            gang = self._gangs[key] = gang_of(spec)
+        return gang
+
+    # ------------------------------------------------------------ changes
+
+    def put(self, workloads: Iterable[Workload], key: Key) -> None:
+        """These wait now; none of them did before, as far as the docket knows."""
+        fresh: dict[int, tuple[Line, list[Entry]]] = {}
+        for workload in workloads:
+            gang, queue, id = self.gang(workload), workload.spec.queue, workload.spec.id
+            lines = self._lines.setdefault(queue, {})
+            owner = workload.spec.owner if self._by_owner(queue) else ""
+            line = lines.get((_identity(gang), owner))
+            if line is None:
+                line = lines[_identity(gang), owner] = Line(queue, gang, owner)
+            entry = (key(workload, gang), workload)
+            self._places[id] = _Place(workload, line, entry[0])
+            line.top = max(line.top, workload.spec.priority)
+            if self._is_special(workload):
+                self.special[id] = workload
+            fresh.setdefault(_identity(line), (line, []))[1].append(entry)
+        for line, entries in fresh.values():
+            if len(entries) < 4 and line.entries:
+                for entry in entries:
+                    insort(line.entries, entry)
+            else:
+                line.entries = sorted([*line.entries, *entries])
+
+    def drop(self, ids: Iterable[WorkloadId]) -> None:
+        """These wait no longer (those that did not are passed over)."""
+        for id in ids:
+            place = self._places.pop(id, None)
+            if place is None:
+                continue
+            self.special.pop(id, None)
+            line = place.line
+            del line.entries[bisect_left(line.entries, (place.key,))]
+            if not line.entries:
+                lines = self._lines[line.queue]
+                del lines[_identity(line.gang), line.owner]
+                if not lines:
+                    del self._lines[line.queue]
+
+    def reorder(self, key: Key) -> None:
+        """Other keys hold now."""
+        workloads = [place.workload for place in self._places.values()]
+        self._lines.clear()
+        self._places.clear()
+        self.put(workloads, key)

@@ -1,0 +1,289 @@
+"""Stage 4. Order: who goes first, line by line (`lines.py`).
+
+First of all who is owed room that is being freed for it. Within a queue then the profile's `order`, then the id. Across
+queues the heads are compared anew after each start: the profile's `queue_order`, then the heads' own keys.
+
+Of a line only the first is looked at; when it can't start, its `Verdict` closes the line for all behind it that are no
+more important. What is asked of the walk afterwards (places in the order, who lacks room) is asked of what was closed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from rayorch.core.decisions import Wait
+from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.planning.claims import Claim, Gang, Shape, start_claim
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.lines import Docket, Entry, Line
+from rayorch.core.planning.waiting import Segment, Verdict
+from rayorch.core.types import QueueId, Resources, TopologyRequest, Workload, WorkloadId
+
+NOTHING = Gang((), Shape((), TopologyRequest(), False), Resources())
+"""Stands where a claim says itself what is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A claim, and what keeps it from being looked at now (empty: nothing does)."""
+
+    claim: Claim
+    gate: tuple[Wait, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class _Cursor:
+    """A line, or one request alone (`single`), and how far the walk has come in it."""
+
+    entries: list[Entry]
+    gang: Gang
+    top: int
+    single: Request | None = None
+    position: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Rest:
+    """Some of a queue that do not start in this turn. `lacks`: they wait for nothing but room.
+
+    `verdict`: why, where it is one for all of them. `claim`: the one that it is, where it is one alone. `dropped`: of
+    no interest any more to whoever looks through those who lack room.
+    """
+
+    entries: list[Entry]
+    gang: Gang
+    lacks: bool
+    gated: bool = False
+    claim: Claim | None = None
+    verdict: Verdict | None = None
+    dropped: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Queue:
+    id: QueueId
+    cursors: list[tuple[SortKey, int, _Cursor]] = field(default_factory=list)
+    rests: list[Rest] = field(default_factory=list)
+
+
+class Walk:
+    """One turn's way through all requests. Iterate over it, and say of each claim that does not start why it waits."""
+
+    def __init__(self, draft: Draft, docket: Docket, view: OrderView) -> None:
+        self._draft = draft
+        self._view = view
+        self._apart: set[WorkloadId] = set()
+        self._gated: list[tuple[SortKey, Request]] = []
+        self._queues: dict[QueueId, _Queue] = {}
+        self._current: tuple[_Queue, _Cursor, Claim] | None = None
+        for queue, lines in docket.lines():
+            here = self._queue(queue)
+            for line in lines:
+                here.cursors.append((line.entries[0][0], len(here.cursors), _cursor(line)))
+
+    def _queue(self, id: QueueId) -> _Queue:
+        queue = self._queues.get(id)
+        if queue is None:
+            queue = self._queues[id] = _Queue(id)
+        return queue
+
+    def alone(self, request: Request, key: SortKey) -> None:
+        """A request that is looked at by itself; its line passes over it."""
+        claim = request.claim
+        queue = self._queue(claim.queue)
+        entries: list[Entry] = [(key, claim.workload)]
+        if not claim.grows:
+            self._apart.add(claim.id)
+        if request.gate:
+            self._gated.append((key, request))
+            queue.rests.append(Rest(entries, NOTHING, lacks=False, gated=True, claim=claim))
+        else:
+            cursor = _Cursor(entries, NOTHING, claim.priority, request)
+            queue.cursors.append((key, len(queue.cursors), cursor))
+
+    # ------------------------------------------------------------ the walk
+
+    def gated(self) -> Iterator[Request]:
+        """What can't be looked at yet, in order."""
+        yield from (request for _, request in sorted(self._gated, key=lambda entry: entry[0]))
+
+    def __iter__(self) -> Iterator[Request]:
+        """The other requests, the first one first; later ones are compared after earlier ones have been decided."""
+        draft = self._draft
+        heap: list[tuple[SortKey, QueueId, int]] = []
+        for queue in self._queues.values():
+            heapq.heapify(queue.cursors)
+            self._settle(queue)
+            if queue.cursors:
+                heap.append((self._across(queue), queue.id, draft.charges))
+        heapq.heapify(heap)
+        while heap:
+            key, id, seen = heap[0]
+            queue = self._queues[id]
+            if seen != draft.charges:
+                fresh = self._across(queue)
+                if fresh > key:  # its queue has taken more since; others may go first now
+                    heapq.heapreplace(heap, (fresh, id, draft.charges))
+                    continue
+            cursor = queue.cursors[0][2]
+            request = cursor.single or Request(self._claim(cursor))
+            self._current = (queue, cursor, request.claim)
+            yield request
+            self._next(queue, cursor)
+            if queue.cursors:
+                heapq.heapreplace(heap, (self._across(queue), id, draft.charges))
+            else:
+                heapq.heappop(heap)
+
+    def _claim(self, cursor: _Cursor) -> Claim:
+        return start_claim(cursor.entries[cursor.position][1], self._draft.priced_gang(cursor.gang))
+
+    def _next(self, queue: _Queue, cursor: _Cursor) -> None:
+        """What was looked at is over with, or (after `close`) what is left of it is more important."""
+        if self._current is not None:
+            cursor.position += 1
+        self._current = None
+        _, number, _ = heapq.heappop(queue.cursors)
+        if cursor.position < len(cursor.entries):
+            heapq.heappush(queue.cursors, (cursor.entries[cursor.position][0], number, cursor))
+        self._settle(queue)
+
+    def _settle(self, queue: _Queue) -> None:
+        """Pass over those who are looked at by themselves."""
+        while queue.cursors:
+            _, number, cursor = queue.cursors[0]
+            if cursor.single is not None or cursor.entries[cursor.position][1].spec.id not in self._apart:
+                return
+            cursor.position += 1
+            if cursor.position < len(cursor.entries):
+                heapq.heapreplace(queue.cursors, (cursor.entries[cursor.position][0], number, cursor))
+            else:
+                heapq.heappop(queue.cursors)
+
+    def _across(self, queue: _Queue) -> SortKey:
+        key, _, cursor = queue.cursors[0]
+        if cursor.single is not None:
+            return self._key(key, cursor.single.claim.workload, cursor.single.claim, False)
+        return self._key(key, cursor.entries[cursor.position][1], self._draft.priced_gang(cursor.gang), False)
+
+    def _key(self, key: SortKey, workload: Workload, asked: Claim | Gang, gated: bool) -> SortKey:
+        """The key across queues of one that has this key within its own."""
+        quota, queue = self._draft.soon.quota, workload.spec.queue
+        # What can't start anyway keeps nobody waiting who stands behind it in its queue.
+        idle = gated or quota.capped(queue, asked.resources)
+        borrows = not idle and quota.borrows(queue, asked.resources)
+        head = QueueHead(workload, asked.resources, borrows, quota)
+        return (key[0], *self._draft.facts.profile.queue_order(head, self._view), *key[1:])
+
+    # ------------------------------------------------------------ what is told
+
+    def tell(self, verdict: Verdict) -> None:
+        """The claim that is being looked at waits for these reasons; nobody behind it does."""
+        assert self._current is not None
+        queue, cursor, claim = self._current
+        rest = Rest([cursor.entries[cursor.position]], NOTHING, verdict.lacks_room, claim=claim, verdict=verdict)
+        queue.rests.append(rest)
+        if not claim.grows:
+            self._draft.waits.put(claim.id, verdict)
+
+    def close(self, verdict: Verdict) -> bool:
+        """It waits, and so do all behind it in its line, but for those that are more important.
+
+        Answers whether there are any behind it.
+        """
+        assert self._current is not None
+        queue, cursor, claim = self._current
+        if cursor.single is not None:
+            queue.rests.append(Rest(cursor.entries, NOTHING, verdict.lacks_room, claim=claim, verdict=verdict))
+            if not claim.grows:
+                self._draft.waits.put(claim.id, verdict)
+            return False
+        behind, more = self._others(cursor.entries[cursor.position :]), list[Entry]()
+        if cursor.top > claim.priority:
+            more = [entry for entry in behind if entry[1].spec.priority > claim.priority]
+            behind = [entry for entry in behind if entry[1].spec.priority <= claim.priority]
+        queue.rests.append(Rest(behind, cursor.gang, verdict.lacks_room, verdict=verdict))
+        self._draft.waits.put_line(Segment(tuple(behind), verdict))
+        cursor.entries, cursor.position = more, 0
+        self._current = None
+        return len(behind) > 1
+
+    def _others(self, entries: list[Entry]) -> list[Entry]:
+        """Without those who are looked at by themselves."""
+        apart = self._apart
+        return [entry for entry in entries if entry[1].spec.id not in apart] if apart else entries
+
+    def close_all(self, verdict: Verdict) -> None:
+        """Everybody who is in a line waits for this, and nobody of them is looked at."""
+        for queue in self._queues.values():
+            for _, _, cursor in queue.cursors:
+                if cursor.single is None:
+                    entries = self._others(cursor.entries[:])
+                    queue.rests.append(Rest(entries, cursor.gang, False))
+                    self._draft.waits.put_line(Segment(tuple(entries), verdict))
+            queue.cursors = [entry for entry in queue.cursors if entry[2].single is not None]
+
+    # ------------------------------------------------------------ afterwards
+
+    def places(self) -> Iterator[WorkloadId]:
+        """All that wait, in the order in which they would be looked at now."""
+        for workload, rest in self._in_order(lambda rest: True):
+            if rest.claim is None or not rest.claim.grows:
+                yield workload.spec.id
+
+    def lacking(self) -> Iterator[tuple[Claim, Rest]]:
+        """Those that wait for nothing but room, in that order. Of a rest that is dropped meanwhile no more come."""
+        for workload, rest in self._in_order(lambda rest: rest.lacks):
+            if rest.claim is not None:
+                yield rest.claim, rest
+            else:
+                yield start_claim(workload, self._draft.priced_gang(rest.gang)), rest
+
+    def keep_all(self) -> None:
+        """Nobody is dropped any more."""
+        for queue in self._queues.values():
+            for rest in queue.rests:
+                rest.dropped = False
+
+    def add_to_lacking(self, wait: Wait) -> None:
+        """A further reason for all that wait for room."""
+        for queue in self._queues.values():
+            for rest in queue.rests:
+                if rest.lacks and rest.claim is not None and not rest.claim.grows:
+                    self._draft.waits.add(rest.claim.id, (wait,))
+                elif rest.lacks and rest.verdict is not None and rest.claim is None:
+                    rest.verdict.more = (*rest.verdict.more, wait)
+
+    def _in_order(self, wanted: Callable[[Rest], bool]) -> Iterator[tuple[Workload, Rest]]:
+        heap: list[tuple[SortKey, QueueId, Workload, Rest]] = []
+        lines: dict[QueueId, Iterator[tuple[SortKey, int, Workload, Rest]]] = {}
+
+        def push(queue: QueueId) -> None:
+            entry = next(lines[queue], None)
+            if entry is not None:
+                key, _, workload, rest = entry
+                asked = rest.claim or self._draft.priced_gang(rest.gang)
+                heapq.heappush(heap, (self._key(key, workload, asked, rest.gated), queue, workload, rest))
+
+        for queue in self._queues.values():
+            rests = [rest for rest in queue.rests if wanted(rest)]
+            lines[queue.id] = heapq.merge(*(_entries(number, rest) for number, rest in enumerate(rests)))
+            push(queue.id)
+        while heap:
+            _, id, workload, rest = heapq.heappop(heap)
+            if not rest.dropped:
+                yield workload, rest
+            push(id)
+
+
+def _entries(number: int, rest: Rest) -> Iterator[tuple[SortKey, int, Workload, Rest]]:
+    for key, workload in rest.entries:
+        if rest.dropped:
+            return
+        yield key, number, workload, rest
+
+
+def _cursor(line: Line) -> _Cursor:
+    return _Cursor(line.entries, line.gang, line.top)
