@@ -18,9 +18,20 @@ from rayorch.config import (
     load_yaml,
     parse_document,
 )
+from rayorch.core.admission import check_workload
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Payload
-from rayorch.core.types import Kind, QueueSpec, Resources, Role, TopologyRequest, WorkloadSpec
+from rayorch.core.types import (
+    GroupSpec,
+    JointGang,
+    Kind,
+    QueueSpec,
+    Resources,
+    Role,
+    Segment,
+    TopologyRequest,
+    WorkloadSpec,
+)
 
 WORKLOAD = """
 apiVersion: rayorch/v1
@@ -102,6 +113,45 @@ def test_a_workload_document_says_what_core_needs() -> None:
     assert payload.entrypoint == "python train.py"
     assert payload.runtime_env == {"working_dir": ".", "env_vars": {"A": "1", "B": "2"}}
     assert payload.metadata == {"team": "nlp"}
+
+
+GANG = """
+apiVersion: rayorch/v1
+kind: Workload
+metadata: {name: rl, queue: research}
+spec:
+  kind: job
+  entrypoint: python rl.py
+  topology: {prefer: zone, balanced: true}
+  joint: {name: rl-7, count: 2}
+  groups:
+    - {name: actors, minChildren: 1}
+    - {name: learner, topology: {require: rack, balanced: true}}
+  roles:
+    - {name: generate, workers: [4, 8], resources: {GPU: 1}, group: actors}
+    - name: learn
+      workers: 16
+      resources: {GPU: 1}
+      group: learner
+      segments: [{size: 8, level: rack}, {size: 4, level: node, channel: true}]
+"""
+
+
+def test_a_workload_document_says_how_its_members_belong_together() -> None:
+    (document,) = load_documents(GANG)
+    core = document.to_core()
+    assert isinstance(core, WorkloadSpec)
+    check_workload(core)
+    assert core.topology == TopologyRequest(None, "zone", balanced=True)
+    assert core.joint == JointGang("rl-7", 2)
+    assert core.groups == (
+        GroupSpec("actors", min_children=1),
+        GroupSpec("learner", topology=TopologyRequest("rack", balanced=True)),
+    )
+    generate, learn, driver = core.roles
+    assert (generate.group, generate.min_count, generate.max_count) == ("actors", 4, 8)
+    assert learn.segments == (Segment(8, "rack"), Segment(4, "node", channel=True))
+    assert (driver.name, driver.group, core.resizable) == ("driver", "", True)
 
 
 def test_one_accelerator_may_stand_alone() -> None:
@@ -224,6 +274,13 @@ def test_a_command_given_as_words_is_quoted() -> None:
         ({"kind": "gang", "gang": {"workers": 1}}, "spec.entrypoint"),
         ({"kind": "array"}, "spec.kind"),
         ({"preemption": {"grace": "soon"}}, "spec.preemption.grace"),
+        ({"roles": [{"name": "a", "workers": 1}], "gang": {"workers": 2}}, "spec.roles"),
+        ({"kind": "train", "roles": [{"name": "a", "workers": 1}]}, "spec.roles"),
+        ({"roles": [{"name": "driver", "workers": 1}]}, "spec.roles[0].name"),
+        ({"gang": {"workers": 2, "segments": [{"size": 0, "level": "x"}]}}, "spec.gang.segments[0].size"),
+        ({"groups": [{"name": "g", "minChildren": 0}]}, "spec.groups[0].minChildren"),
+        ({"groups": [{"name": "g", "topology": {"require": 5}}]}, "spec.groups[0].topology.require"),
+        ({"joint": {"name": "x", "count": 1}}, "spec.joint.count"),
         ({"preemption": {"grace": "-1s"}}, "spec.preemption.grace"),
         ({"preemption": {"grace": float("nan")}}, "spec.preemption.grace"),
         ({"preemption": {"allowed": "yes"}}, "spec.preemption.allowed"),

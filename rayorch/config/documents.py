@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field
@@ -30,6 +31,7 @@ from rayorch.config.fields import (
     resources,
     validate,
 )
+from rayorch.config.gangs import GangBody, Members, SegmentBody, Topology, gang_fields
 from rayorch.config.text import load_yaml
 from rayorch.config.timing import TimingBody, timing_of
 from rayorch.core.device_checks import check_member_devices
@@ -46,7 +48,6 @@ from rayorch.core.types import (
     QueueSpec,
     Resources,
     Role,
-    TopologyRequest,
     WorkloadId,
     WorkloadSpec,
 )
@@ -127,27 +128,18 @@ class Gang(Model):
     """`workers` 2 or [2, 4]; with `min_workers`, `workers` is the most. `resources` are of each.
 
     `sharing`: how a part of a GPU must be kept apart from others on it; it goes to nodes that do that only.
+    `segments`: consecutive workers that share a domain, from the outermost inwards.
     """
 
     workers: Workers
     min_workers: Annotated[int, Field(ge=1)] | None = None
     resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
     sharing: Sharing | None = None
+    segments: Items[SegmentBody] = ()
 
     def bundle(self, field: str) -> Resources:
         """What one member holds."""
         return _member(with_mode(self.resources, self.sharing, f"{field}.sharing"), f"{field}.resources")
-
-
-class Topology(Model):
-    """Levels that all members must, or should, share one domain of."""
-
-    require: Name | None = None
-    prefer: Name | None = None
-
-    def to_core(self) -> TopologyRequest:
-        """In core's words."""
-        return TopologyRequest(self.require, self.prefer)
 
 
 class Preemption(Model):
@@ -167,7 +159,7 @@ def _command(value: object) -> object:
 Command = Annotated[str, BeforeValidator(_command), Field(max_length=MAX_TEXT)]
 
 
-class WorkloadBody(TimingBody):
+class WorkloadBody(TimingBody, GangBody):
     """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs.
 
     `bundles`, for kind gang and instead of `gang`: members of different shapes, in the order of the group's bundles.
@@ -178,7 +170,6 @@ class WorkloadBody(TimingBody):
     gang: Gang | None = None
     bundles: Items[Amounts] = ()
     driver: Amounts = Field(default_factory=lambda: {CPU: 1.0})
-    topology: Topology = Topology()
     accelerators: Accelerators = ()
     entrypoint: Command = ""
     function: str = ""
@@ -207,7 +198,11 @@ class WorkloadDocument(Model):
             raise SpecError("spec.entrypoint", "is empty")
         if body.bundles and (kind is not Kind.GANG or body.gang is not None):
             raise SpecError("spec.bundles", "are for kind gang, instead of gang")
-        if kind is not Kind.JOB and body.gang is None and not body.bundles:
+        if body.roles and (body.gang is not None or body.bundles):
+            raise SpecError("spec.roles", "are in place of gang and of bundles")
+        if kind is Kind.TRAIN and body.roles and WORKER not in {members.name for members in body.roles}:
+            raise SpecError("spec.roles", f"need one that is named {WORKER!r}: Ray Train's workers are its members")
+        if kind is not Kind.JOB and body.gang is None and not body.bundles and not body.roles:
             raise SpecError("spec.gang", f"is needed for kind {kind.value}")
         roles = _roles(kind, body)
         runtime_env = _runtime_env(body.runtime_env, body.env)
@@ -228,14 +223,14 @@ class WorkloadDocument(Model):
             roles=roles,
             priority=body.priority,
             preemptible=body.preemption.allowed,
-            resizable=body.resizable and kind is not Kind.GANG and any(r.max_count > r.min_count for r in roles),
-            topology=body.topology.to_core(),
+            resizable=body.resizable and kind is not Kind.GANG and _may_grow(body, roles),
             accelerators=body.accelerators,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             owner=owner,
             payload=payload.to_text(),
             **timing_of(body),
+            **gang_fields(body),
         )
 
 
@@ -250,7 +245,9 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
             least = body.gang.min_workers
         if least > most:
             raise SpecError("spec.gang.minWorkers", f"{least} is above workers {most}")
-        roles.append(_role(WORKER, body.gang.bundle("spec.gang"), least, most, "spec.gang"))
+        worker = _role(WORKER, body.gang.bundle("spec.gang"), least, most, "spec.gang")
+        roles.append(replace(worker, segments=tuple(segment.to_core() for segment in body.gang.segments)))
+    roles += [_members(members, f"spec.roles[{n}]") for n, members in enumerate(body.roles)]
     driver = _member(body.driver, "spec.driver")
     _check_sees_gpus(driver, "spec.driver")
     if kind is not Kind.GANG and driver:
@@ -258,6 +255,20 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
     if not roles:
         raise SpecError("spec.driver", "is empty, and there is no gang")
     return tuple(roles)
+
+
+def _members(members: Members, field: str) -> Role:
+    if members.name == DRIVER:
+        raise SpecError(f"{field}.name", f"{DRIVER!r} is the role of the command itself")
+    least, most = members.workers
+    amounts = with_mode(members.resources, members.sharing, f"{field}.sharing")
+    role = _role(members.name, _member(amounts, f"{field}.resources"), least, most, field)
+    return replace(role, group=members.group or "", segments=tuple(segment.to_core() for segment in members.segments))
+
+
+def _may_grow(body: WorkloadBody, roles: tuple[Role, ...]) -> bool:
+    """Whether it could hold more than it starts with."""
+    return any(r.max_count > r.min_count for r in roles) or any(g.min_children is not None for g in body.groups)
 
 
 def _taken_by_driver(body: WorkloadBody) -> dict[str, Json]:

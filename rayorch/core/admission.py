@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.device_binding import device_index
 from rayorch.core.device_checks import check_member_devices, check_queue_devices
 from rayorch.core.errors import AdmissionError, SpecError
+from rayorch.core.gang_checks import check_gang
 from rayorch.core.quota import Quota
 from rayorch.core.sharing import MODES, RESERVED, device_need
 from rayorch.core.timing_checks import check_timing
-from rayorch.core.types import GPU, MAX_UNITS, MODEL_LABEL, UNIT, QueueSpec, Resources, Role, WorkloadSpec, total
+from rayorch.core.types import (
+    GPU,
+    MAX_UNITS,
+    MODEL_LABEL,
+    UNIT,
+    QueueSpec,
+    Resources,
+    Role,
+    TopologyRequest,
+    WorkloadSpec,
+    total,
+)
 from rayorch.core.wellformed import check_queue_types, check_types
 
 MAX_MEMBERS = 100_000
@@ -66,6 +78,7 @@ def check_workload(spec: WorkloadSpec) -> None:
     if spec.max_retries < 0:
         raise SpecError("max_retries", f"must not be negative, got {spec.max_retries}")
     check_timing(spec)
+    check_gang(spec)
 
 
 def check_instance(name: str) -> None:
@@ -153,6 +166,8 @@ def check_fits_ever(spec: WorkloadSpec, idle: Quota, shapes: tuple[NodeShape, ..
             )
     if not shapes:
         return
+    whole, parts = spec, _always_needed(spec)
+    spec = replace(spec, roles=parts, groups=())
     for role in spec.roles:
         if role.min_count and not any(_times_in(role.bundle, shape) for shape in shapes):
             raise AdmissionError(
@@ -161,8 +176,39 @@ def check_fits_ever(spec: WorkloadSpec, idle: Quota, shapes: tuple[NodeShape, ..
     refusal = _no_domain(spec, shapes)
     if refusal is not None:
         raise refusal
+    for field, part in _parts(whole, parts):
+        if (refusal := _no_domain(part, shapes)) is not None:
+            raise AdmissionError(field, refusal.message)
     if any(role.bundle.gpu_units for role in spec.roles):
         _check_accelerators(spec, shapes)
+
+
+def _always_needed(spec: WorkloadSpec) -> tuple[Role, ...]:
+    """The roles without which the gang does not start in any way."""
+    first, *further = spec.needed
+    needed = first.intersection(*further)
+    return tuple(role for role in spec.roles if role.name in needed)
+
+
+def _parts(spec: WorkloadSpec, needed: tuple[Role, ...]) -> Iterator[tuple[str, WorkloadSpec]]:
+    """(field, it alone as a gang) of every group and segment that must lie in one domain."""
+    for n, group in enumerate(spec.groups):
+        inside = {entry.name for entry in spec.groups if _lies_in(spec, entry.name, group.name)}
+        roles = tuple(role for role in needed if role.group in inside)
+        if group.topology.required is not None and roles:
+            yield f"groups[{n}].topology.required", replace(spec, roles=roles, groups=(), topology=group.topology)
+    for role in needed:
+        for n, segment in enumerate(role.segments if role.min_count else ()):
+            one = (replace(role, min_count=segment.size, max_count=segment.size),)
+            topology = TopologyRequest(required=segment.level)
+            yield f"roles.{role.name}.segments[{n}].level", replace(spec, roles=one, groups=(), topology=topology)
+
+
+def _lies_in(spec: WorkloadSpec, group: str, outer: str) -> bool:
+    parents = {entry.name: entry.parent for entry in spec.groups}
+    while group and group != outer:
+        group = parents.get(group, "")
+    return group == outer
 
 
 def _no_domain(spec: WorkloadSpec, shapes: tuple[NodeShape, ...], model: str = "") -> AdmissionError | None:
