@@ -28,7 +28,7 @@ POLICY_SLOTS: Mapping[str, tuple[str, ...]] = {
 }
 """The slots of a profile that take a function, and what it is called with; see `core.policy`."""
 
-Knob = float | bool | int | str | tuple[float, ...]
+Knob = float | bool | int | str | tuple[float, ...] | tuple[str, ...] | tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rayorch.core.history import (
 )
 from rayorch.core.types import CPU, QueueId, Resources, Workload
 
-MAX_SAMPLES = 128
+MAX_SAMPLES = 256
 """Samples kept of a class; older ones say less of what comes."""
 MAX_CLASSES = 512
 """Classes kept; beyond that those that heard nothing for longest are forgotten."""

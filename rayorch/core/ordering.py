@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from rayorch.core.history import HALF_LIFE_S, History
 from rayorch.core.quota import Quota
-from rayorch.core.types import NodeHealth, NodeSpec, QueueId, QueueSpec, Resources, Workload, total
+from rayorch.core.types import CPU, GPU, NodeHealth, NodeSpec, QueueId, QueueSpec, Resources, Workload, total
 
 SortKey = tuple[float | int | str, ...]
 
@@ -51,17 +51,45 @@ class OrderKnobs:
 
     `strict_fifo`: the first workload of a queue that can't start keeps those behind it waiting, even where they
     would fit. A queue may say otherwise (`QueueSpec.strict`).
-    `usage_half_life_s`: after so long, what was used counts half.
+    `usage_half_life_s`: after so long, what was used counts half; 0: never. `usage_penalty_s`: what is held counts as
+    if it had been held for so much longer, so that a start counts at once. `usage_cpu_weight`: what a CPU-second counts
+    beside a GPU-second.
+    `fair_resources`: of these the dominant one is looked for; what nobody is short of belongs in no share.
+    `points_per_hour`: by how much an hour of waiting raises a priority (ageing).
+    `age_max_s`, `weight_*`, `favor_small`, `priority_max`: Slurm's multifactor priority: when the age counts in full,
+    what each factor (0 to 1) counts, whether small work goes first, and the priority whose factor is 1.
+    `las_thresholds_gpu_s`: attained service at which work goes one level down, rising; empty: learned. `las_promote`:
+    back to the top after waiting this many times as long as it has run; 0: never.
+    `gittins_delta_gpu_s`: the quantum of service that is looked ahead; 0: the best one.
+    `rho_max`: work whose finish-time fairness would be worse goes to the front of its priority.
     """
 
     strict_fifo: bool = False
     usage_half_life_s: float = HALF_LIFE_S
+    usage_penalty_s: float = 300.0
+    usage_cpu_weight: float = 0.0
+    fair_resources: tuple[str, ...] = (GPU, CPU, "memory")
+    points_per_hour: float = 1.0
+    age_max_s: float = 7 * 24 * 3600.0
+    weight_age: float = 0.0
+    weight_fair_share: float = 0.0
+    weight_size: float = 0.0
+    weight_queue: float = 0.0
+    weight_priority: float = 0.0
+    weight_resources: tuple[tuple[str, float], ...] = ()
+    favor_small: bool = False
+    priority_max: int = 100
+    las_thresholds_gpu_s: tuple[float, ...] = ()
+    las_promote: float = 0.0
+    gittins_delta_gpu_s: float = 0.0
+    rho_max: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class OrderView:
     """What an order policy sees besides the workload: the facts at the beginning of the turn.
 
+    `workloads`: all that have not ended. To look at them for each key would take for ever: make a table, `once`.
     What the plan has given away since then is in `QueueHead.quota`, for the order across queues.
     """
 
@@ -70,6 +98,7 @@ class OrderView:
     queues: Mapping[QueueId, QueueSpec] = field(default_factory=dict)
     nodes: tuple[NodeSpec, ...] = ()
     history: History = field(default_factory=History)
+    workloads: tuple[Workload, ...] = ()
     _memo: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, make: Callable[[OrderView], T]) -> T:
