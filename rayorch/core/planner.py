@@ -60,9 +60,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
 def _admitted(draft: Draft) -> Walk:
     snapshot, profile = draft.facts.snapshot, draft.facts.profile
     queues = {spec.id: spec for spec in snapshot.queues}
-    view = OrderView(
-        snapshot.now_s, profile.ordering, queues, snapshot.nodes, snapshot.history, snapshot.workloads
-    )
+    view = OrderView(snapshot.now_s, profile.ordering, queues, snapshot.nodes, snapshot.history, snapshot.workloads)
     docket = Docket(is_special, draft.now.quota.limits_users)
     waiting = [workload for workload in snapshot.workloads if workload.state is State.PENDING]
     docket.put(waiting, lambda workload, gang: key_of(draft, workload, view, gang.first))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rayorch.core.decisions import Wait
 from rayorch.core.planning.lines import Entry
@@ -48,7 +48,7 @@ class Segment:
 class Lazy(Mapping[WorkloadId, V]):
     """A mapping over all that wait. It is pickled and copied as a plain dict."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
 
     def __repr__(self) -> str:
