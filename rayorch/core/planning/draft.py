@@ -34,6 +34,7 @@ from rayorch.core.types import (
     NodeId,
     NodeSpec,
     QueueId,
+    QueueSpec,
     Resources,
     State,
     Workload,
@@ -76,7 +77,8 @@ class Facts:
     `owed`: for whom room is being freed, or was a moment ago. `standings`: the node groups, where we run them.
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
     `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
-    `strictness`: what each queue says of its order (see `QueueSpec.strict`).
+    `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
+    seats, by queue.
     """
 
     snapshot: Snapshot
@@ -93,6 +95,7 @@ class Facts:
     horizon: Topology
     orders: Mapping[str, Mapping[WorkloadId, int]]
     strictness: Mapping[QueueId, bool | None]
+    live_in: Mapping[QueueId, list[Workload]]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
@@ -110,6 +113,9 @@ class Facts:
             gone = _leaving(workload, allocation)
             if gone is not None:
                 leaving.append(gone)
+        live_in: dict[QueueId, list[Workload]] = {}
+        for id in sorted(held):
+            live_in.setdefault(workloads[id].spec.queue, []).append(workloads[id])
         topology = Topology.of(snapshot.nodes)
         asked = {w.spec.topology.required for w in snapshot.workloads if w.state is State.PENDING}
         levels = sorted(level for level in asked if level is not None)
@@ -125,6 +131,7 @@ class Facts:
             topology=topology,
             owed=_owed(snapshot, leaving),
             strictness={spec.id: spec.strict for spec in snapshot.queues},
+            live_in=live_in,
             holdings=tuple((workloads[id], held[id].charge) for id in sorted(held)),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
@@ -153,11 +160,6 @@ class Facts:
     def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
         """The profile's score for a node."""
         return self.profile.score(bundle, self.nodes[node], free)
-
-    @property
-    def live_queues(self) -> list[QueueId]:
-        """The queues with live attempts that hold seats."""
-        return sorted({workload.spec.queue for workload, _ in self.holdings})
 
     def live(self) -> list[tuple[Workload, Allocation]]:
         """Live attempts that hold seats, by id."""
@@ -248,12 +250,12 @@ class Draft:
     (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
     `charges`: how often quota was taken or given back so far. `prices`: see `priced_gang`. `walk`: stage 4's.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
-    `moves`, `lowest_priority`: what could be evicted, and the lowest priority of these. `borrowed`: which seats of a
-    queue are beyond its share of a resource. `idle_room`, `ideal_room`:
-    nothing held; and nothing sick, foreign or out of service either (made when needed). `room_waits`, `hopeless`,
-    `blocking`: queues with strict order whose head did not start, and what those behind it are told.
-    `holders`: why shapes find no room, shapes that no set of the nodes could take, and who holds most of a resource
-    in a queue. `gpu_models`: those that there are (made when needed).
+    `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these.
+    `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
+    `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
+    `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
+    holds most of a resource in a queue. `blocking`: queues with strict order whose head did not start, and what those
+    behind it are told. `gpu_models`: those that there are (made when needed).
     """
 
     facts: Facts
@@ -279,7 +281,9 @@ class Draft:
     touched: list[NodeId] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
     moves: tuple[Move, ...] | None = None
-    lowest_priority: int = 0
+    moves_of: dict[WorkloadId, tuple[Move, ...]] = field(default_factory=dict)
+    lowest_priority: int | None = None
+    over: dict[str, tuple[int, list[QueueSpec]]] = field(default_factory=dict)
     heads: set[QueueId] = field(default_factory=set)
     waiting: dict[QueueId, int] = field(default_factory=dict)
     borrowed: dict[tuple[QueueId, str], frozenset[tuple[WorkloadId, int]]] = field(default_factory=dict)
@@ -498,6 +502,7 @@ class Draft:
 
     def _forget_moves(self, id: WorkloadId) -> None:
         """What a stopped attempt could have given is gone; after a shrink its moves are made anew."""
+        self.moves_of.pop(id, None)
         if self.moves is not None:
             stopped = id in self.stops
             self.moves = tuple(move for move in self.moves if move.victim.id != id) if stopped else None

@@ -20,23 +20,21 @@ from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.charges import fits_quota
-from rayorch.core.planning.claims import Claim, Shape, by_number, removable
+from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
 from rayorch.core.planning.seats import Search, fill_shape, find
+from rayorch.core.planning.victims import allowed
 from rayorch.core.policy import SortKey
-from rayorch.core.quota import Quota
 from rayorch.core.topology import Domain
 from rayorch.core.types import (
     UNIT,
     Member,
     NodeId,
-    QueueId,
     Resources,
     StopCause,
     StopOrder,
     Workload,
     WorkloadId,
-    charge_of,
 )
 
 WIDER = 4
@@ -66,7 +64,7 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     """
     if draft.budget <= 0:
         return False
-    moves, reclaims = _allowed(draft, claim, cause), cause is StopCause.RECLAIMED
+    moves, reclaims = allowed(draft, claim, reclaims=cause is StopCause.RECLAIMED), cause is StopCause.RECLAIMED
     trials = [
         Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, reclaims)
         for shape in claim.shape.by_model
@@ -78,156 +76,7 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     return True
 
 
-# ---------------------------------------------------------------- who may be a victim
-
-
-def _all_moves(draft: Draft) -> tuple[Move, ...]:
-    """Whatever could be evicted, cheapest first, surplus seats before whole attempts; kept until something is."""
-    if draft.moves is None:
-        profile, now_s = draft.facts.profile, draft.facts.now_s
-        shrinks: list[Move] = []
-        stops: list[Move] = []
-        for workload, allocation in draft.facts.live():
-            kept = draft.staying(workload.id)
-            if not kept or workload.id in draft.protected:
-                continue
-            cost = profile.victims(workload, allocation, now_s)
-            stops.append(Move(workload, kept, True, cost, charge_of(kept)))
-            for together in by_number(removable(workload.spec, kept)):
-                part = cost * len(together) / len(kept)
-                shrinks.append(Move(workload, together, False, part, charge_of(together)))
-        draft.moves = (*sorted(shrinks, key=lambda m: m.key), *sorted(stops, key=lambda m: m.key))
-        draft.lowest_priority = min((move.victim.spec.priority for move in stops), default=0)
-    return draft.moves
-
-
-def _allowed(draft: Draft, claim: Claim, cause: StopCause) -> list[Move]:
-    """The moves that the claim's queue and priority allow, in the same order.
-
-    Where it matters that the victim's queue holds too much, each move is judged after those before it.
-    """
-    reclaims = cause is StopCause.RECLAIMED
-    borrows = draft.soon.quota.borrows(claim.queue, claim.resources)
-    known = _all_moves(draft)
-    if reclaims and not _has_a_share(draft.soon.quota, claim):
-        return []
-    if not reclaims and draft.lowest_priority >= claim.priority:
-        return []
-    judged = reclaims or borrows
-    queues = _above(draft, claim, reclaims) if judged else frozenset()
-    if judged and not queues:
-        return []
-    moves = [
-        move
-        for move in known
-        if (reclaims or move.victim.spec.priority < claim.priority)
-        and (not judged or move.victim.spec.queue in queues)
-        and move.victim.id not in (claim.id, claim.workload.yielded_to)
-        and move.victim.id not in draft.added
-    ]
-    return _in_turn(draft, claim, moves, reclaims) if judged else moves
-
-
-def _above(draft: Draft, claim: Claim, reclaims: bool) -> frozenset[QueueId]:
-    """The queues whose moves `_in_turn` may choose, before any move: a first look that costs no look at moves."""
-    quota = draft.soon.quota
-    names = tuple(name for name, _ in claim.resources)
-    found: set[QueueId] = set()
-    sides: dict[tuple[QueueId, QueueId], bool] = {}
-    for queue in draft.facts.live_queues:
-        parting = quota.divergence(claim.queue, queue)
-        if parting is None:
-            if not reclaims:
-                found.add(queue)
-            continue
-        if parting not in sides:
-            sides[parting] = any(
-                quota.above_deserved(parting[1], (name,)) and not (reclaims and not quota.deserves(parting[0], name))
-                for name in names
-            )
-        if sides[parting]:
-            found.add(queue)
-    return frozenset(found)
-
-
-def _has_a_share(quota: Quota, claim: Claim) -> bool:
-    """A first look at whether the claim may reclaim: its own queue stays within its share, and some queue has one."""
-    path = quota.path(claim.queue)
-    for name, n in claim.resources:
-        own = path[0].deserved.units(name) if path else 0
-        if own and quota.used(claim.queue).units(name) + n > own:
-            return False
-    return any(quota.deserves(spec.id, name) for spec in path for name, _ in claim.resources)
-
-
-def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> list[Move]:
-    quota = draft.soon.quota.copy()
-    taken: dict[WorkloadId, set[int]] = {}
-    chosen: list[Move] = []
-    for move in moves:
-        parting = quota.divergence(claim.queue, move.victim.spec.queue)
-        if parting is None:
-            if reclaims:
-                continue
-        elif not _beyond_its_share(draft, quota, claim, move, parting, entitled=reclaims):
-            continue
-        chosen.append(move)
-        gone = taken.setdefault(move.victim.id, set())
-        quota.refund(move.victim.spec.queue, charge_of(m for m in move.members if m.surplus not in gone))
-        gone.update(m.surplus for m in move.members)
-    return chosen
-
-
-def _beyond_its_share(
-    draft: Draft, quota: Quota, claim: Claim, move: Move, parting: tuple[QueueId, QueueId], entitled: bool
-) -> bool:
-    """Whether, where the two queues' paths part, the victim's side still holds more than it deserves of what is
-    claimed, and these seats are part of what it borrowed. `entitled`: only of resources that the claim's side has a
-    share of.
-    """
-    ours, theirs = parting
-    for name, _ in claim.resources:
-        if entitled and not quota.deserves(ours, name):
-            continue
-        if move.frees.units(name) and quota.above_deserved(theirs, (name,)):
-            seat = 0 if move.stops else move.members[0].surplus
-            if (move.victim.id, seat) in _borrowed(draft, theirs, name):
-                return True
-    return False
-
-
-def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[WorkloadId, int]]:
-    """What of a queue's holdings counts as borrowed: what goes beyond its share, by priority, then by seniority.
-
-    (workload, 0) stands for the gang's minimum, (workload, n) for surplus seat n; surplus seats come after all
-    minimums. So a queue keeps its most important work when others take back what they lent it.
-    """
-    key = (side, name)
-    if key not in draft.borrowed:
-        gangs: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
-        spare: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
-        for workload, _ in draft.facts.live():
-            queue = workload.spec.queue
-            if queue != side and not queue.startswith(f"{side}/"):
-                continue
-            kept = draft.staying(workload.id)
-            parts = by_number(removable(workload.spec, kept))
-            extra = {part[0].surplus: charge_of(part).units(name) for part in parts}
-            rank = (-workload.spec.priority, workload.started_s or 0.0, workload.id)
-            gangs.append((rank, 0, sum(m.charge.units(name) for m in kept if m.surplus not in extra)))
-            spare += [(rank, number, units) for number, units in extra.items()]
-        left = draft.soon.quota.deserved(side).units(name)
-        found: set[tuple[WorkloadId, int]] = set()
-        for (_, _, id), number, units in (*sorted(gangs), *sorted(spare)):
-            left -= units
-            if left < 0:
-                found.add((id, number))
-        draft.borrowed[key] = frozenset(found)
-    return draft.borrowed[key]
-
-
-def _names(amount: Resources) -> frozenset[str]:
-    return frozenset(name for name, _ in amount)
+# ---------------------------------------------------------------- what-ifs
 
 
 def _could_suffice(trial: Trial, moves: Sequence[Move]) -> bool:
@@ -240,9 +89,6 @@ def _could_suffice(trial: Trial, moves: Sequence[Move]) -> bool:
             break
         missing -= trial.freed_gpu_units(move)
     return missing <= 0
-
-
-# ---------------------------------------------------------------- what-ifs
 
 
 @dataclass(slots=True)

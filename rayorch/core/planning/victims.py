@@ -1,0 +1,212 @@
+"""Stage 6, first half: who may be a victim of a claim, the cheapest first.
+
+Most claims that wait have nobody to evict, and that must be known without a look at everybody who runs: queues that
+hold more than their share are few, and so are the seats that they have borrowed. Everybody is looked at only for a
+claim that is more important than the least important work that runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rayorch.core.planning.claims import Claim, by_number, removable
+from rayorch.core.planning.draft import Draft, Move
+from rayorch.core.quota import Quota
+from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, charge_of
+
+
+def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
+    """The moves that the claim's queue and priority allow, surplus seats before whole attempts, the cheapest first.
+
+    Where it matters that the victim's queue holds too much, each move is judged after those before it.
+    """
+    quota = draft.soon.quota
+    if reclaims:
+        return _in_turn(draft, claim, _borrowed_moves(draft, claim, True), True) if _has_a_share(quota, claim) else []
+    if _lowest_priority(draft) >= claim.priority:
+        return []
+    if not quota.borrows(claim.queue, claim.resources):
+        moves = [move for move in _all_moves(draft) if move.victim.spec.priority < claim.priority]
+        return [move for move in moves if _may_go(draft, claim, move)]
+    own = [move for queue in _inside(draft, claim.queue) for move in _moves_in(draft, queue)]
+    moves = [*own, *_borrowed_moves(draft, claim, False)]
+    return _in_turn(draft, claim, [move for move in moves if move.victim.spec.priority < claim.priority], False)
+
+
+def _may_go(draft: Draft, claim: Claim, move: Move) -> bool:
+    id = move.victim.id
+    return id not in (claim.id, claim.workload.yielded_to) and id not in draft.added
+
+
+def _rank(move: Move) -> tuple[object, ...]:
+    return (move.stops, move.key)
+
+
+# ---------------------------------------------------------------- moves
+
+
+def _all_moves(draft: Draft) -> tuple[Move, ...]:
+    """Whatever could be evicted, cheapest first, surplus seats before whole attempts; kept until something is."""
+    if draft.moves is None:
+        moves = [move for queue in draft.facts.live_in for move in _moves_in(draft, queue)]
+        draft.moves = tuple(sorted(moves, key=_rank))
+    return draft.moves
+
+
+def _moves_in(draft: Draft, queue: QueueId) -> Iterable[Move]:
+    for workload in draft.facts.live_in.get(queue, ()):
+        yield from _moves_of(draft, workload)
+
+
+def _moves_of(draft: Draft, workload: Workload) -> tuple[Move, ...]:
+    """What one attempt could give: surplus seats, or all that it holds."""
+    known = draft.moves_of.get(workload.id)
+    if known is None:
+        known = draft.moves_of[workload.id] = _made(draft, workload)
+    return known
+
+
+def _made(draft: Draft, workload: Workload) -> tuple[Move, ...]:
+    kept = draft.staying(workload.id)
+    if not kept or workload.id in draft.protected:
+        return ()
+    cost = draft.facts.profile.victims(workload, draft.facts.held[workload.id], draft.facts.now_s)
+    moves = [Move(workload, kept, True, cost, charge_of(kept))]
+    for together in by_number(removable(workload.spec, kept)):
+        part = cost * len(together) / len(kept)
+        moves.append(Move(workload, together, False, part, charge_of(together)))
+    return tuple(moves)
+
+
+def _lowest_priority(draft: Draft) -> int:
+    """The lowest priority of all that could be evicted when the turn began."""
+    if draft.lowest_priority is None:
+        workloads, protected = draft.facts.workloads, draft.protected
+        priorities = (workloads[id].spec.priority for id in draft.facts.held if id not in protected)
+        draft.lowest_priority = min(priorities, default=2**63)
+    return draft.lowest_priority
+
+
+# ---------------------------------------------------------------- who holds more than its share
+
+
+def _inside(draft: Draft, queue: QueueId) -> list[QueueId]:
+    """The queues with live work whose path does not part from this one's: it, those below and those above."""
+    quota = draft.soon.quota
+    return [other for other in draft.facts.live_in if quota.divergence(queue, other) is None]
+
+
+def _sides(draft: Draft, claim: Claim, name: str, entitled: bool) -> list[QueueId]:
+    """Queues beside the claim's path that hold more than they deserve of a resource.
+
+    `entitled`: only where the claim's side has a share of it.
+    """
+    quota = draft.soon.quota
+    path = quota.path(claim.queue)
+    ours = {spec.parent: spec.id for spec in path}
+    return [
+        spec.id
+        for spec in _over(draft, name)
+        if (own := ours.get(spec.parent)) is not None and own != spec.id and (not entitled or quota.deserves(own, name))
+    ]
+
+
+def _over(draft: Draft, name: str) -> list[QueueSpec]:
+    """All queues that hold more than they deserve of a resource, as of the last change to quotas."""
+    known = draft.over.get(name)
+    if known is None or known[0] != draft.charges:
+        quota = draft.soon.quota
+        found = [spec for spec in draft.facts.snapshot.queues if quota.above_deserved(spec.id, (name,))]
+        known = draft.over[name] = (draft.charges, found)
+    return known[1]
+
+
+def _has_a_share(quota: Quota, claim: Claim) -> bool:
+    """A first look at whether the claim may reclaim: its own queue stays within its share, and some queue has one."""
+    path = quota.path(claim.queue)
+    for name, n in claim.resources:
+        own = path[0].deserved.units(name) if path else 0
+        if own and quota.used_of(claim.queue, name) + n > own:
+            return False
+    return any(quota.deserves(spec.id, name) for spec in path for name, _ in claim.resources)
+
+
+def _borrowed_moves(draft: Draft, claim: Claim, entitled: bool) -> list[Move]:
+    """The moves that give back what queues beside the claim's have borrowed."""
+    seats: set[tuple[WorkloadId, int]] = set()
+    for name, _ in claim.resources:
+        for side in _sides(draft, claim, name, entitled):
+            seats |= _borrowed(draft, side, name)
+    workloads = draft.facts.workloads
+    return [
+        move
+        for id in sorted({id for id, _ in seats})
+        for move in _moves_of(draft, workloads[id])
+        if (id, 0 if move.stops else move.members[0].surplus) in seats
+    ]
+
+
+def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> list[Move]:
+    quota = draft.soon.quota.copy()
+    taken: dict[WorkloadId, set[int]] = {}
+    chosen: list[Move] = []
+    for move in sorted({id(move): move for move in moves}.values(), key=_rank):
+        if not _may_go(draft, claim, move):
+            continue
+        parting = quota.divergence(claim.queue, move.victim.spec.queue)
+        if parting is None:
+            if reclaims:
+                continue
+        elif not _beyond_its_share(draft, quota, claim, move, parting, entitled=reclaims):
+            continue
+        chosen.append(move)
+        gone = taken.setdefault(move.victim.id, set())
+        quota.refund(move.victim.spec.queue, charge_of(m for m in move.members if m.surplus not in gone))
+        gone.update(m.surplus for m in move.members)
+    return chosen
+
+
+def _beyond_its_share(
+    draft: Draft, quota: Quota, claim: Claim, move: Move, parting: tuple[QueueId, QueueId], entitled: bool
+) -> bool:
+    """Whether, where the two queues' paths part, the victim's side still holds more than it deserves of what is
+    claimed, and these seats are part of what it borrowed. `entitled`: only of resources that the claim's side has a
+    share of.
+    """
+    ours, theirs = parting
+    for name, _ in claim.resources:
+        if entitled and not quota.deserves(ours, name):
+            continue
+        if move.frees.units(name) and quota.above_deserved(theirs, (name,)):
+            seat = 0 if move.stops else move.members[0].surplus
+            if (move.victim.id, seat) in _borrowed(draft, theirs, name):
+                return True
+    return False
+
+
+def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[WorkloadId, int]]:
+    """What of a queue's holdings counts as borrowed: what goes beyond its share, by priority, then by seniority.
+
+    (workload, 0) stands for the gang's minimum, (workload, n) for surplus seat n; surplus seats come after all
+    minimums. So a queue keeps its most important work when others take back what they lent it.
+    """
+    key = (side, name)
+    if key not in draft.borrowed:
+        gangs: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
+        spare: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
+        below = [queue for queue in draft.facts.live_in if queue == side or queue.startswith(f"{side}/")]
+        for workload in (workload for queue in below for workload in draft.facts.live_in[queue]):
+            kept = draft.staying(workload.id)
+            parts = by_number(removable(workload.spec, kept))
+            extra = {part[0].surplus: charge_of(part).units(name) for part in parts}
+            rank = (-workload.spec.priority, workload.started_s or 0.0, workload.id)
+            gangs.append((rank, 0, sum(m.charge.units(name) for m in kept if m.surplus not in extra)))
+            spare += [(rank, number, units) for number, units in extra.items()]
+        left = draft.soon.quota.deserved(side).units(name)
+        found: set[tuple[WorkloadId, int]] = set()
+        for (_, _, id), number, units in (*sorted(gangs), *sorted(spare)):
+            left -= units
+            if left < 0:
+                found.add((id, number))
+        draft.borrowed[key] = frozenset(found)
+    return draft.borrowed[key]
