@@ -18,6 +18,8 @@ class StopCause(StrEnum):
     DRAINED = "drained"
     START_FAILED = "start_failed"
     LEASE_LAPSED = "lease_lapsed"
+    MOVED = "moved"  # to other seats, so that somebody else fits
+    STALE = "stale"  # it was below its minimum for too long
     TIME_LIMIT = "time_limit"  # it has run as long as it may
 
 

@@ -17,6 +17,8 @@ STRENGTH = {
     StopCause.TIME_LIMIT: 1,
     StopCause.CANCELLED: 2,
     StopCause.START_FAILED: 3,
+    StopCause.MOVED: 0,
+    StopCause.STALE: 0,
     StopCause.LEASE_LAPSED: 3,
     StopCause.NODE_LOST: 3,
 }

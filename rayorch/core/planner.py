@@ -15,6 +15,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.lines import Docket
+from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.scale import scale
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
@@ -28,7 +29,7 @@ from rayorch.core.planning.waits import (
     room_waits,
 )
 from rayorch.core.planning.walk import Walk
-from rayorch.core.policy import OrderView, Profile
+from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import State, StopCause, WorkloadId
 
@@ -49,6 +50,9 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
     for request in walk.gated():
         draft.gated.append(request.claim)
         draft.waits.put(request.claim.id, request.gate)
+    if profile.eviction.passes:
+        run_passes(draft, walk)  # 4 to 7, action by action
+        return draft
     for request in walk:  # 4: who goes first, compared anew after each decision
         if not _kept_behind(draft, walk, request.claim):
             _serve(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
@@ -58,9 +62,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
 
 
 def _admitted(draft: Draft) -> Walk:
-    snapshot, profile = draft.facts.snapshot, draft.facts.profile
-    queues = {spec.id: spec for spec in snapshot.queues}
-    view = OrderView(snapshot.now_s, profile.ordering, queues, snapshot.nodes, snapshot.history, snapshot.workloads)
+    snapshot, view = draft.facts.snapshot, draft.view
     docket = Docket(is_special, draft.now.quota.limits_users)
     waiting = [workload for workload in snapshot.workloads if workload.state is State.PENDING]
     docket.put(waiting, lambda workload, gang: key_of(draft, workload, view, gang.first))
@@ -170,7 +172,7 @@ def _arbitrate(draft: Draft, capacity: Scale) -> Plan:
     sizes = {id: _resize(draft, id) for id in sorted({*draft.removals, *draft.added}) if id not in draft.stops}
     shrinks = [resize for resize in sizes.values() if resize.remove]
     grows = [resize for resize in sizes.values() if not resize.remove]
-    reserves = [r for r in draft.reserves if r.workload not in draft.stops]
+    reserves = [r for r in draft.reserves if r.workload not in draft.stops] + draft.moved
     decisions: list[Decision] = [
         *draft.stops.values(),
         *shrinks,

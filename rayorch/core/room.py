@@ -108,6 +108,17 @@ class Room:
             raise ValueError(f"{bundle.to_floats()} does not fit on node {node_id}")
         return self._charge(node_id, bundle, ())
 
+    def retake(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> bool:
+        """Charge the bundle to these very devices, as it was before it was given back; False: they are not free."""
+        slot = self._slots.get(node_id)
+        if slot is None or node_id not in self._usable:
+            return False
+        left = slot.minus(bundle, devices)
+        if min((*left.left, *left.amounts.values()), default=0) < 0:
+            return False
+        self._put(node_id, slot, left)
+        return True
+
     def give(self, node_id: NodeId, bundle: Resources, devices: tuple[int, ...]) -> None:
         """Give back what `take` (or a member of an allocation) was charged; a lost node has nothing to get back.
 

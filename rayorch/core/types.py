@@ -89,7 +89,8 @@ class WorkloadSpec:
     runs. `deadline_s`: when it must have ended. `begin_s`: it does not start before. `total_steps`: how many steps it
     has to do in all. `after`: what must have happened to others first.
     `retries`: rules by exit code; where none matches, `max_retries` counts. `preemption_delay_s`: how long it waits for
-    room before it evicts anyone. `reservation`: the id of the reservation that it runs in.
+    room before it evicts anyone. `stale_grace_s`: how long it may run below its minimum before it is ended, in place of
+    the profile's; negative: for ever. `reservation`: the id of the reservation that it runs in.
     `max_requeues`: how often it may go back to its queue for causes that are not its own before that is its end, None:
     always. `entry`: set by the queue owner in the workloads that an array's entries become.
     """
@@ -120,6 +121,7 @@ class WorkloadSpec:
     after: tuple[Dependency, ...] = ()
     retries: tuple[RetryRule, ...] = ()
     preemption_delay_s: float = 0.0
+    stale_grace_s: float | None = None
     reservation: str = ""
     max_requeues: int | None = None
     entry: ArrayEntry | None = None
@@ -210,7 +212,8 @@ class QueueSpec:
     A resource that neither of these nor `hard_cap` names is not limited by this queue. "GPU:H100" is the part of "GPU"
     that is of that model; a queue may name both.
     `guaranteed`: the part of `deserved` that is never lent. `hard_cap`: the most that it may hold in any case.
-    `surplus_priority`: of those that borrow, the larger goes first; `weight` divides among equals.
+    `surplus_priority`: of those that borrow, the larger goes first; `weight` divides among equals,
+    `weights` where it differs for a resource.
     `fence`: nobody outside its subtree preempts in it or is preempted for it; reclaim of what is borrowed goes on.
     `min_runtime_s`: how long an attempt in it runs before it may be evicted, where its own is not longer.
     `strict`: its first workload that can't start keeps those behind it waiting; None: as the profile says.
@@ -221,6 +224,7 @@ class QueueSpec:
     borrow_limit: Resources | None = None
     lend_limit: Resources | None = None
     weight: int = 1
+    weights: tuple[tuple[str, int], ...] = ()
     min_priority: int = -1_000_000
     max_priority: int = 1_000_000
     max_pending: int | None = None
@@ -481,6 +485,7 @@ class Workload:
     `started_s` until the first. `placement`: the seats that were committed for the current attempt, without
     phase and group (those are the allocator's). `release_by_s`, `release_for`: the last shrink's deadline and
     beneficiary. `requeued_s`, `yielded_to`: when the last attempt was requeued, and for whom it was stopped.
+    `short_since_s`: since when the attempt has had less than its minimum, None while it is whole.
     `attained_gpu_s`: GPU-seconds held up to the last change of its seats; `progress_s`: seconds of work that former
     attempts saved. `core.service` adds what the current attempt has had since.
     `sequence`: its place among all submissions, also of those of one moment; 0 for what is older than this field.
@@ -526,6 +531,7 @@ class Workload:
     rule_failures: tuple[int, ...] = ()
     requeues: int = 0
     progress: ArrayProgress | None = None
+    short_since_s: float | None = None
 
     @property
     def id(self) -> WorkloadId:

@@ -21,7 +21,7 @@ from rayorch.core.planning.claims import Claim, Gang, Shape, staying
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.seats import Search
 from rayorch.core.planning.waiting import Verdict, WaitBook
-from rayorch.core.policy import Profile, SortKey
+from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
 from rayorch.core.sharing import MIB, device_need, priced
@@ -244,6 +244,7 @@ class Draft:
 
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
     of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
+    `moved`: the seats that stopped workloads get elsewhere. `order_view`: see `view`.
     `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
     claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
@@ -268,6 +269,8 @@ class Draft:
     starts: dict[WorkloadId, Start] = field(default_factory=dict)
     added: dict[WorkloadId, list[Member]] = field(default_factory=dict)
     reserves: list[Reserve] = field(default_factory=list)
+    moved: list[Reserve] = field(default_factory=list)
+    order_view: OrderView | None = None
     cordons: list[Cordon] = field(default_factory=list)
     leaving: list[Leaving] = field(default_factory=list)
     closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
@@ -383,6 +386,25 @@ class Draft:
         removal = self.removals.get(id)
         gone = removal.numbers if removal is not None else set()
         return tuple(m for m in staying(allocation) if m.surplus not in gone)
+
+    @property
+    def view(self) -> OrderView:
+        """What order policies see in this turn."""
+        if self.order_view is None:
+            facts, snapshot = self.facts, self.facts.snapshot
+            queues = {spec.id: spec for spec in snapshot.queues}
+            knobs = facts.profile.ordering
+            self.order_view = OrderView(
+                facts.now_s, knobs, queues, snapshot.nodes, snapshot.history, snapshot.workloads
+            )
+        return self.order_view
+
+    def standing(self, id: WorkloadId) -> tuple[Member, ...]:
+        """All that a workload will hold: what it keeps, what it is given in this plan and what it is promised."""
+        start = self.starts.get(id)
+        promised = (m for r in (*self.reserves, *self.moved) if r.workload == id and r.from_release for m in r.members)
+        given = (*(start.members if start is not None else ()), *self.added.get(id, ()))
+        return (*self.staying(id), *given, *promised)
 
     def charge(self, claim: Claim, nodes: tuple[NodeId, ...], *books: Books) -> tuple[Member, ...]:
         """Seat the claim on these nodes in all these books; the devices are the first book's."""

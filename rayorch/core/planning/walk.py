@@ -225,6 +225,27 @@ class Walk:
                     self._draft.waits.put_line(Segment(tuple(entries), verdict))
             queue.cursors = [entry for entry in queue.cursors if entry[2].single is not None]
 
+    def take_all(self) -> list[tuple[SortKey, Claim]]:
+        """All that can be looked at now, for who does not go through them one by one; say `left` of those that wait."""
+        found: list[tuple[SortKey, Claim]] = []
+        for queue in self._queues.values():
+            for _, _, cursor in queue.cursors:
+                if cursor.single is not None:
+                    found.append((cursor.entries[0][0], cursor.single.claim))
+                    continue
+                gang = self._draft.priced_gang(cursor.gang)
+                found += [(key, start_claim(workload, gang)) for key, workload in self._others(cursor.entries)]
+            queue.cursors = []
+        return found
+
+    def left(self, key: SortKey, claim: Claim, verdict: Verdict) -> None:
+        """One of them waits for these reasons."""
+        entries: list[Entry] = [(key, claim.workload)]
+        rest = Rest(entries, NOTHING, verdict.lacks_room, claim=claim, verdict=verdict)
+        self._queue(claim.queue).rests.append(rest)
+        if not claim.grows:
+            self._draft.waits.put(claim.id, verdict)
+
     # ------------------------------------------------------------ afterwards
 
     def places(self) -> Iterator[WorkloadId]:

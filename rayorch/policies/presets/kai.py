@@ -1,9 +1,10 @@
-"""Behaves like kai as far as docs/presets.md says."""
+"""Behaves like KAI as far as docs/presets.md and docs/preemption.md say."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from rayorch.core.eviction import Action, EvictionKnobs
 from rayorch.policies.presets.default import PRESET as DEFAULT
 
-PRESET = replace(DEFAULT, name="kai", even_growth=True)
+PRESET = replace(DEFAULT, name="kai", even_growth=True, eviction=EvictionKnobs(passes=tuple(Action)))

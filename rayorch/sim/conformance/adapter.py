@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
+from rayorch.core.fair_share import UNLIMITED
 from rayorch.core.sharing import GPU_DEVICES, GPU_MEMORY
 from rayorch.core.slot import Slot
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     CPU,
     GPU,
-    MAX_UNITS,
     Allocation,
     Device,
     GroupSpec,
@@ -38,7 +38,7 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
-from rayorch.sim.conformance.cases import GroupText, JobText, NodeText, QueueText, TopologyText
+from rayorch.sim.conformance.cases import ROUNDS, GroupText, JobText, NodeText, QueueText, TopologyText
 from rayorch.sim.conformance.pods import (
     BINDING,
     ENDED,
@@ -47,6 +47,7 @@ from rayorch.sim.conformance.pods import (
     RELEASING,
     RUNNING,
     STUCK,
+    SUCCEEDED,
     Pod,
     World,
     gpus_of,
@@ -57,9 +58,6 @@ LEGACY_MIG = "legacy-mig"
 """What a task that has its instances by an annotation asks for, and no node has."""
 MIB = 1 << 20
 DEFAULT_GPU_MIB = 100
-UNLIMITED = MAX_UNITS // 64
-"""Stored units of what is unlimited: more than any cluster has, and small enough to be added up."""
-
 SPARE = QueueId("~spare")
 """The queue that lends what no queue deserves."""
 
@@ -139,6 +137,7 @@ def _queue_spec(queue: QueueText, path: QueueId) -> QueueSpec:
         deserved=Resources.of_units(deserved),
         hard_cap=Resources.of_units({name: max(1, n) for name, n in limits.items() if n < UNLIMITED}),
         weight=max(0, int(queue.over_quota_weight)),
+        weights=((CPU, 1), (MEMORY, 1)),  # the schema names those of GPUs; theirs is 1 for the others
         surplus_priority=queue.priority,
     )
 
@@ -235,13 +234,17 @@ def seats_of(job: JobText, pods: list[Pod]) -> Seats:
         ours = [p for p in alive if p.leaf == leaf]
         first = sorted(ours, key=lambda p: (p.status == PENDING, p.order))[:minimum]
         kinds: dict[Resources, list[Pod]] = {}
+        if not ours:  # all of its tasks have ended
+            kinds = {bundle_of(p): [] for p in pods if p.leaf == leaf}
         for pod in ours:
             kinds.setdefault(bundle_of(pod), []).append(pod)
         for number, (bundle, of_kind) in enumerate(kinds.items()):
             name = f"{leaf}.{number}"
             members[name] = of_kind
             least = sum(1 for p in first if p in of_kind)
-            roles.append(Role(name, bundle, least, len(of_kind), group))
+            if not number:  # tasks that have ended are still part of the minimum
+                least += max(0, minimum - len(first))
+            roles.append(Role(name, bundle, least, max(least, len(of_kind)), group))
     return Seats(tuple(roles), members)
 
 
@@ -275,6 +278,7 @@ def _spec(job: JobText, queue: QueueId, seats: Seats) -> WorkloadSpec:
         topology=_topology(root),
         groups=groups(job),
         preemption_delay_s=job.preemption_delay_s or 0.0,
+        stale_grace_s=job.staleness_grace_s,
     )
 
 
@@ -342,6 +346,7 @@ def _present(
             size=tuple((role.name, sum(1 for m in members if m.role == role.name)) for role in spec.roles),
             started_s=history.started_s,
             ready_s=history.started_s,
+            short_since_s=_short_since_s(world, job, pods),
             lease_renewed_s=world.now_s,
             not_before_s=not_before_s,
             requeued_s=history.requeued_s,
@@ -349,6 +354,18 @@ def _present(
         ),
         Allocation(WorkloadId(job.name), history.attempt, members, world.now_s - 60.0, world.now_s),
     )
+
+
+def _short_since_s(world: World, job: JobText, pods: list[Pod]) -> float | None:
+    """Since when the gang has been below its minimum; never where one of its tasks has succeeded.
+
+    In rounds the time is measured from when the rounds began.
+    """
+    if any(p.status == SUCCEEDED for p in pods):
+        return None
+    if job.stale_for_s is not None:
+        return world.now_s - job.stale_for_s
+    return world.began_s if world.case.mode == ROUNDS else None
 
 
 def _members(world: World, seats: Seats) -> Iterable[Member]:
@@ -433,7 +450,7 @@ def apply(world: World, plan: Plan) -> None:
                 case Resize(workload=found, add=members) if found == id:
                     _seat(seats, members, BINDING)
                 case Reserve(workload=found, members=members, from_release=True) if found == id:
-                    _seat(seats, members, PIPELINED, moved=id in stops)
+                    _seat(seats, members, PIPELINED, moved=id in stops or id in removals)
                 case _:
                     pass
 

@@ -55,6 +55,7 @@ class World:
     now_s: float
     pods: list[Pod]
     histories: dict[str, History] = field(default_factory=dict)
+    began_s: float = 0.0
 
     @staticmethod
     def of(case: Case, now_s: float) -> World:
@@ -64,7 +65,7 @@ class World:
             for job in case.jobs
             for task in job.tasks
         ]
-        world = World(case, now_s, pods)
+        world = World(case, now_s, pods, began_s=now_s)
         for job in case.jobs:
             world.histories[job.name] = History(started_s=now_s - 60.0)
         _bind_devices(case, pods)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rayorch.core.eviction import Action
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
-from rayorch.policies.default import DEFAULT
+from rayorch.policies.presets.kai import PRESET
 from rayorch.sim.conformance.adapter import apply, snapshot_of
 from rayorch.sim.conformance.cases import ROUNDS, Case
 from rayorch.sim.conformance.compare import Difference, difference, happened
@@ -17,13 +18,23 @@ BEGIN_S = 1_000_000.0
 ROUND_S = 1.0
 """How much time passes between two rounds: the cases follow on each other at once."""
 
-ProfileOf = Callable[[tuple[str, ...]], Profile]
-"""The profile that runs only these actions, in this order."""
+ProfileOf = Callable[[Case], Profile]
+"""The profile that a case is run under."""
 
 
-def kai_profile(actions: tuple[str, ...]) -> Profile:
-    """The preset that promises KAI's behaviour, with these actions alone."""
-    return DEFAULT
+def kai_profile(case: Case) -> Profile:
+    """The preset that promises KAI's behaviour, with the case's actions alone.
+
+    As in the original harness consolidation looks at any number of victims, and in rounds gangs have no time to be
+    below their minimum.
+    """
+    knobs = replace(
+        PRESET.eviction,
+        passes=tuple(Action(action) for action in case.actions),
+        consolidation_victims=-1,
+        stale_grace_s=0.0 if case.mode == ROUNDS else PRESET.eviction.stale_grace_s,
+    )
+    return replace(PRESET, eviction=knobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ class Verdict:
 
 def judge(case: Case, profile_of: ProfileOf) -> Verdict:
     """Run one case on the planner."""
-    profile = profile_of(case.actions)
+    profile = profile_of(case)
     world = World.of(case, BEGIN_S)
     rounds = case.rounds_until_match if case.mode == ROUNDS else 1
     for number in range(rounds):

@@ -1,0 +1,34 @@
+"""Who may be stopped, shrunk or moved for whom: the knobs of stage 6."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Action(StrEnum):
+    """What a pass over all that waits does; names as in KAI."""
+
+    ALLOCATE = "allocate"  # start or promise what fits
+    CONSOLIDATE = "consolidation"  # move others so that it fits; nobody loses its place
+    RECLAIM = "reclaim"  # from queues that hold more than they are entitled to
+    PREEMPT = "preempt"  # from less important work of the same queue
+    RETIRE = "stalegangeviction"  # end gangs that have been below their minimum for too long
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionKnobs:
+    """What a profile tells stage 6. docs/preemption.md says what each means in use.
+
+    `passes`: do these actions in turn, each for all that waits, under the rules of fair shares (KAI). Empty: each
+    workload in its turn by the mildest means, under the rules of deserved shares.
+    `saturation`: a queue that would hold more than its fair share reclaims only from siblings whose use of theirs is
+    larger by this factor, at least 1.
+    `consolidation_victims`: how many running workloads a consolidation may look at; 0 switches it off, -1: any number.
+    `stale_grace_s`: how long a gang may be below its minimum before it is ended; negative: for ever.
+    """
+
+    passes: tuple[Action, ...] = ()
+    saturation: float = 1.0
+    consolidation_victims: int = 16
+    stale_grace_s: float = 60.0

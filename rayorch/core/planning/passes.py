@@ -1,0 +1,250 @@
+"""Stages 5 to 7 action by action: each for all that waits, in the order of the queue tree, before the next one begins.
+
+A profile that names `EvictionKnobs.passes` works so (the preset `kai`): nobody is evicted before all that fits has been
+placed, nobody loses its place where moving others is enough, and what queues may take from each other goes by their
+fair shares (`entitlement`). Further seats of running and of just started gangs wait in the same line as all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from rayorch.core.decisions import Reserve, Stop, Wait, WaitReason
+from rayorch.core.eviction import Action
+from rayorch.core.explain import UNBLOCKS
+from rayorch.core.planning.asking import next_claims
+from rayorch.core.planning.charges import fits_quota
+from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.draft import Draft, Removal
+from rayorch.core.planning.entitlement import Entitlements
+from rayorch.core.planning.line import Entry, Line
+from rayorch.core.planning.place import place, promise
+from rayorch.core.planning.scenario import Outcome, Search, job_key
+from rayorch.core.planning.stale import retire
+from rayorch.core.planning.waiting import Verdict
+from rayorch.core.planning.waits import reasons, releasing_wait
+from rayorch.core.planning.walk import Walk
+from rayorch.core.policy import SortKey
+from rayorch.core.types import Kind, Member, State, StopCause, StopOrder, Workload, WorkloadId, charge_of
+
+CAUSES = {
+    Action.CONSOLIDATE: StopCause.MOVED,
+    Action.RECLAIM: StopCause.RECLAIMED,
+    Action.PREEMPT: StopCause.PREEMPTED,
+}
+
+
+@dataclass(slots=True)
+class Session:
+    """One turn. `claims`: what each workload that waits for seats asks for next, any one of them, the best first.
+
+    `further`: what applications ask for after that. `failed`: what was tried in vain.
+    """
+
+    draft: Draft
+    shares: Entitlements
+    claims: dict[WorkloadId, tuple[Claim, ...]]
+    further: dict[WorkloadId, list[Claim]]
+    failed: set[tuple[Action, Shape, str]] = field(default_factory=set)
+
+
+def run_passes(draft: Draft, walk: Walk) -> None:
+    """Do the profile's actions in turn, and record why those that are left don't start."""
+    asked = walk.take_all()
+    session = Session(draft, Entitlements.of(draft), {}, {})
+    for _, claim in asked:
+        if claim.id in session.claims:
+            session.further.setdefault(claim.id, []).append(claim)
+        else:
+            session.claims[claim.id] = claim.ways
+    for workload, _ in draft.facts.live():
+        grows = workload.spec.kind is not Kind.SERVE and workload.state is State.RUNNING
+        if grows and draft.facts.snapshot.synced and workload.not_before_s <= draft.facts.now_s:
+            session.further.pop(workload.id, None)
+            _ask_next(session, workload)
+    for action in draft.facts.profile.eviction.passes:
+        if action is Action.RETIRE:
+            retire(draft)
+        else:
+            _pass(session, action)
+    promised = {reserve.workload: reserve.members for reserve in draft.reserves}
+    for key, claim in asked:
+        if claim.grows or claim.id in draft.starts:
+            continue
+        if claim.id in promised:
+            wait, expected_s = releasing_wait(draft, promised[claim.id])
+            walk.left(key, claim, Verdict(lambda wait=wait: (wait,), False))  # type: ignore[misc]
+            if expected_s is not None:
+                draft.estimates.setdefault(claim.id, expected_s)
+        else:
+            _left(session, walk, key, claim)
+
+
+def _left(session: Session, walk: Walk, key: SortKey, claim: Claim) -> None:
+    """It waits: for room, or because quota or the rules of shares forbid it."""
+    draft = session.draft
+    firm = _firm_waits(session, claim)
+    lacks_room = not firm and fits_quota(claim, *(books.quota for books in draft.both))
+    walk.left(key, claim, Verdict(lambda: (*firm, *reasons(draft, claim)), lacks_room))
+    if lacks_room:
+        draft.unplaced.append((claim.shape, claim.id, False))
+
+
+def _ask_next(session: Session, workload: Workload) -> None:
+    """What the workload asks for after what it has been given, if anything."""
+    draft = session.draft
+    session.claims.pop(workload.id, None)
+    ways: tuple[Claim, ...] = ()
+    if workload.spec.kind is Kind.SERVE:
+        more = session.further.get(workload.id)
+        ways = more.pop(0).ways if more else ()
+    elif members := draft.standing(workload.id):
+        ways = tuple(next_claims(workload, members, draft.facts.topology.models))
+    if ways:
+        session.claims[workload.id] = tuple(draft.priced(claim) for claim in ways)
+
+
+def _pass(session: Session, action: Action) -> None:
+    draft = session.draft
+    line = Line(session.shares, draft.soon.quota)
+    for id in list(session.claims):
+        _join(session, line, id)
+    while (entry := line.pop()) is not None:
+        met = next((claim for claim in session.claims[entry.id] if _serve(session, action, claim)), None)
+        line.quota = draft.soon.quota
+        if met is None:
+            continue
+        session.shares.hold_firmly(draft.soon.quota, met.workload.spec, met.resources)
+        _ask_next(session, met.workload)
+        if action is Action.ALLOCATE:
+            _join(session, line, entry.id)
+        line.refresh()
+
+
+def _join(session: Session, line: Line, id: WorkloadId) -> None:
+    ways = session.claims.get(id)
+    if ways:
+        key = job_key(session.draft, ways[0].workload, session.draft.standing(id))
+        line.push(Entry(id, ways[0].queue, ways[0].resources, key))
+
+
+def _serve(session: Session, action: Action, claim: Claim) -> bool:
+    if not session.shares.stays_firm(session.draft.soon.quota, claim):
+        return False
+    return _allocate(session, claim) if action is Action.ALLOCATE else _make_room(session, action, claim)
+
+
+def _allocate(session: Session, claim: Claim) -> bool:
+    """Start it, give it the seats, or promise it room that is free or being freed."""
+    draft = session.draft
+    if claim.id in draft.starts and claim.grows:  # a gang that starts in this plan takes further seats with it
+        if not place(draft, claim):
+            return False
+        start = draft.starts[claim.id]
+        draft.starts[claim.id] = replace(start, members=(*start.members, *draft.added.pop(claim.id)))
+        return True
+    return place(draft, claim) or promise(draft, claim)
+
+
+# ---------------------------------------------------------------- evictions
+
+
+def _make_room(session: Session, action: Action, claim: Claim) -> bool:
+    """Move, reclaim or preempt for the claim; False: it may not, or there is no way."""
+    draft = session.draft
+    key = (action, claim.shape, "" if action is Action.CONSOLIDATE else claim.queue)
+    if key in session.failed or _delayed(draft, claim):
+        return False
+    found = _search(session, action, claim)
+    if found is None:
+        session.failed.add(key)
+        return False
+    _order(session, action, claim, found)
+    return True
+
+
+def _delayed(draft: Draft, claim: Claim) -> bool:
+    """Whether it must let others try first (the autoscaler): its delay begins anew with each eviction."""
+    since_s = max(claim.workload.submitted_s, claim.workload.requeued_s or 0.0)
+    return draft.facts.now_s < since_s + claim.workload.spec.preemption_delay_s
+
+
+def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
+    draft, shares = session.draft, session.shares
+    quota = draft.soon.quota
+    spec = claim.workload.spec
+
+    def free(workload: Workload) -> bool:
+        return workload.id not in draft.protected and workload.id not in draft.added
+
+    match action:
+        case Action.CONSOLIDATE:
+            most = draft.facts.profile.eviction.consolidation_victims
+            enough = claim.resources.gpu_units <= draft.soon.room.free_gpu_units
+            if most == 0 or not spec.preemptible or not enough:
+                return None
+            return Search(draft, shares, claim, lambda found: not found.lost).run(free, most, singly=True)
+        case Action.RECLAIM:
+            if not shares.may_reclaim(quota, claim):
+                return None
+            givers: dict[str, bool] = {}
+
+            def gives(workload: Workload) -> bool:
+                queue = workload.spec.queue
+                if queue not in givers:
+                    givers[queue] = queue != claim.queue and shares.may_give(quota, claim, queue)
+                return givers[queue] and free(workload)
+
+            return Search(draft, shares, claim, lambda found: shares.allows(quota, claim, found.pieces())).run(gives)
+        case Action.PREEMPT:
+
+            def yields(workload: Workload) -> bool:
+                less = workload.spec.priority < spec.priority and workload.spec.queue == spec.queue
+                return less and free(workload)
+
+            return Search(draft, shares, claim, lambda found: True).run(yields)
+        case _:
+            return None
+
+
+def _order(session: Session, action: Action, claim: Claim, found: Outcome) -> None:
+    """Stop, shrink and move the victims, and promise the claim and the moved ones their seats."""
+    draft = session.draft
+    again = {seated.claim.id for seated in found.seated if not seated.claim.grows}
+    for id, gone in sorted(found.gone.items()):
+        _take(draft, action, claim, found.victims[id].workload, gone, moves=id in again)
+    names = ", ".join(sorted(found.gone)) or "nobody"
+    for seated in found.seated:
+        members = draft.charge(seated.claim, seated.nodes, draft.soon)
+        if seated.claim.id == claim.id:
+            draft.reserves.append(Reserve(claim.id, members, True, f"seats that {names} gives up"))
+        else:
+            draft.moved.append(
+                Reserve(seated.claim.id, members, True, f"its seats when it has made room for {claim.id}")
+            )
+
+
+def _take(
+    draft: Draft, action: Action, claim: Claim, workload: Workload, gone: tuple[Member, ...], moves: bool
+) -> None:
+    """Order the victim's stop, or its shrink, where it keeps something."""
+    now_s = draft.facts.now_s
+    by_s = now_s + workload.spec.grace_s
+    cause = StopCause.MOVED if moves else CAUSES[action]
+    reason = f"{cause.value} for {claim.id} (priority {claim.priority}, queue {claim.queue})"
+    allocation = draft.facts.held[workload.id]
+    cost = draft.facts.profile.victims(workload, allocation, now_s)
+    if all(m in gone for m in draft.staying(workload.id)):
+        draft.stop(Stop(workload.id, workload.attempt, StopOrder(cause, reason, now_s, by_s, claim.id), cost))
+        return
+    part = charge_of(gone).gpu_units / max(1, allocation.held.gpu_units)
+    draft.remove(workload, {m.surplus for m in gone}, Removal(set(), by_s, claim.id, reason))
+    draft.removals[workload.id].cost_gpu_s += cost * part
+
+
+def _firm_waits(session: Session, claim: Claim) -> tuple[Wait, ...]:
+    """Why work that can't be preempted may not start although there is room: it may only use what queues deserve."""
+    if session.shares.stays_firm(session.draft.soon.quota, claim):
+        return ()
+    detail = "it can't be preempted, so it may only use what its queue and those above it deserve, and that is in use"
+    return (Wait(WaitReason.QUOTA, detail, unblocks=UNBLOCKS[WaitReason.QUOTA]),)
