@@ -7,16 +7,20 @@ from collections.abc import Mapping
 from rayorch.core.adoption import parse_group_name
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Start, Stop
+from rayorch.core.events import Reported
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
+from rayorch.core.queues import QueueTree
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import Kind, NodeSpec, QueueSpec, State, WorkloadId
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.autoscaler import SimAutoscaler
-from rayorch.sim.checkers import Violation, check_history, check_live, check_plan, check_replay
+from rayorch.sim.checkers import Violation, check_live, check_plan, check_quota_charge, check_replay
 from rayorch.sim.cluster import SimCluster
 from rayorch.sim.faults import Faults
 from rayorch.sim.groups import SimProvider
+from rayorch.sim.history import HistoryWatch
+from rayorch.sim.journal import SimJournal
 from rayorch.sim.scale_checkers import check_groups_at_rest, check_patches, check_scale
 from rayorch.sim.work import SimWork
 
@@ -24,6 +28,9 @@ from rayorch.sim.work import SimWork
 class InvariantBroken(AssertionError):
     """What must always hold does not; the message is the story of what happened."""
 
+
+LOOKED_AT_LEAST_EVERY_S = 5
+"""What has not changed is looked at again after so long: bounds in time may have passed."""
 
 REPLAYED_EVERY = 20
 """Every so many turns the plan is made again from the stored snapshot; at each it would take most of the time."""
@@ -40,19 +47,34 @@ class CheckedCluster(SimCluster):
         faults: Faults | None = None,
         profile: Profile = DEFAULT,
         at_calls: bool = True,
-        history_every: int = 1,
         tick_s: float = 0.5,
         provider: SimProvider | None = None,
         autoscaler: SimAutoscaler | None = None,
+        journal: SimJournal | None = None,
+        replayed_every: int = REPLAYED_EVERY,
     ) -> None:
-        super().__init__(
-            nodes, queues, profile, plan, works, faults, tick_s=tick_s, provider=provider, autoscaler=autoscaler
-        )
-        self._history_every = history_every
-        self._ticks = 0
+        self._past = HistoryWatch()
+        self._past_events = 0
+        self._past_tree: QueueTree | None = None
+        self._replayed_every = replayed_every
         self._first_seen: dict[str, float] = {}
-        self.checks = self.check_now if at_calls else lambda: None
         self._judged = 0
+        self._last_looked: tuple[object, ...] = ()
+        self._written: dict[WorkloadId, int] = {}
+        self._writes = 0
+        super().__init__(
+            nodes,
+            queues,
+            profile,
+            plan,
+            works,
+            faults,
+            tick_s=tick_s,
+            provider=provider,
+            autoscaler=autoscaler,
+            journal=journal,
+        )
+        self.checks = self.check_now if at_calls else lambda: None
 
     def truth(self) -> Snapshot:
         """What the owners hold, not what the controller knows."""
@@ -70,22 +92,34 @@ class CheckedCluster(SimCluster):
         )
 
     def check_now(self) -> None:
-        """What must hold at every call."""
-        found = check_live(self.truth(), self.world.listing(), self.instance)
-        self.complain(tuple(v for v in found if not self._being_collected(v)))
-        attempts: dict[WorkloadId, list[int]] = {}
+        """What must hold at every call. Facts that have been looked at and are the same are not looked at again."""
+        facts = self._facts()
+        if facts != self._last_looked:
+            found = check_live(self.truth(), self.world.listing(), self.instance)
+            self.complain(tuple(v for v in found if not self._being_collected(v)))
+            self._last_looked = () if found else facts
+        self._check_work()
+
+    def _facts(self) -> tuple[object, ...]:
+        """Changes with anything that the checks of one moment look at; time counts only roughly."""
+        quiet = int(self.now_s) // LOOKED_AT_LEAST_EVERY_S
+        owners = (self.moves, self.inventory.version, self.books.version, self.synced)
+        return (*owners, self._lives, self.world.changes, quiet)
+
+    def _check_work(self) -> None:
+        """4: no two attempts of a workload work at once, none is begun twice, none writes after a later one."""
+        attempts: dict[WorkloadId, int] = {}
         for id, attempt in self.attempts.children:
-            attempts.setdefault(id, []).append(attempt)
-        for id, numbers in attempts.items():
-            if len(numbers) > 1:
-                self.complain((Violation(4, id, f"attempts {numbers} work at the same time"),))
+            if id in attempts:
+                self.complain((Violation(4, id, f"attempts {attempts[id]} and {attempt} work at the same time"),))
+            attempts[id] = attempt
         for key in self.attempts.doubled:
             self.complain((Violation(4, key[0], f"attempt {key[1]} was begun twice"),))
-        written: dict[WorkloadId, int] = {}
-        for write in self.attempts.writes:
-            if write.attempt < written.get(write.workload, 0):
+        for write in self.attempts.writes[self._writes :]:
+            if write.attempt < self._written.get(write.workload, 0):
                 self.complain((Violation(4, write.workload, f"attempt {write.attempt} wrote after a later one"),))
-            written[write.workload] = write.attempt
+            self._written[write.workload] = write.attempt
+        self._writes = len(self.attempts.writes)
 
     def _being_collected(self, violation: Violation) -> bool:
         """A group that Serve made while its application was being ended: gone after the allocator's next turn."""
@@ -97,15 +131,18 @@ class CheckedCluster(SimCluster):
     def tick(self) -> None:
         """One tick, then everything that can be judged."""
         super().tick()
+        self.check_step()
+
+    def check_step(self) -> None:
+        """Everything that can be judged after a step: this moment, what the journal says, what was planned."""
         self.check_now()
-        self._ticks += 1
-        if self._ticks % self._history_every == 0:
-            self.check_past()
+        self.check_past()
         for seen, made, outcomes in self.controller.plans[self._judged :]:
             self.complain(check_plan(seen, made))
-            self.complain(check_scale(seen, made, self.profile.node_idle_s))
+            if self.scaling is not None:
+                self.complain(check_scale(seen, made, self.profile.node_idle_s))
             self._check_repeats(outcomes)
-            if self._judged % REPLAYED_EVERY == 0:
+            if self._judged % self._replayed_every == 0:
                 stored = decode(encode(seen))
                 assert isinstance(stored, Snapshot)
                 self.complain(check_replay(seen, made, plan(stored, self.profile)))
@@ -115,9 +152,21 @@ class CheckedCluster(SimCluster):
             self.complain(check_patches(provider.patches, provider.removals))
 
     def check_past(self) -> None:
-        """What the whole journal says."""
-        used = {id: self.tree.used(id) for id in self.tree.queues}
-        self.complain(check_history(self.history, self.tree.workloads, used))
+        """What the journal says, as far as it has not been looked at; all of it when it has been read anew."""
+        new = self.history[self._past_events :]
+        self._past_events = len(self.history)
+        for event in new:
+            self.complain(tuple(self._past.take(event)))
+        tree = self.tree
+        if tree is not self._past_tree:
+            self._past_tree = tree
+            self.complain(tuple(self._past.everyone(tree.workloads)))
+        elif not new:
+            return
+        self.complain(tuple(self._past.now(tree.workloads)))
+        if any(not isinstance(event, Reported) for event in new):
+            used = {id: tree.used(id) for id in tree.queues}
+            self.complain(check_quota_charge(tree.workloads, used))
 
     def _check_repeats(self, outcomes: tuple[object, ...]) -> None:
         """12: what was committed in this very turn is nothing new when it comes again."""
@@ -179,7 +228,7 @@ class CheckedCluster(SimCluster):
     def story(self, what: str) -> str:
         """What is wrong, and the last events, calls and refusals before it."""
         lines = [what, f"at {self.now_s:.1f}", "events:"]
-        lines += [f"  {text[:300]}" for text in self.journal[-25:]]
+        lines += [f"  {text[:300]}" for text in self.journal.tail(25)]
         lines += ["actions:", *(f"  {at_s:.1f} {action!r:.200}" for at_s, action in self.controller.actions[-12:])]
         lines += ["refusals:", *(f"  {text}" for text in self.refusals[-8:])]
         if self.scaling is not None:

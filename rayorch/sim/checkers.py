@@ -13,20 +13,7 @@ from rayorch.core.adoption import WorldGroup, parse_group_name
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
 from rayorch.core.device_binding import split_devices
-from rayorch.core.events import (
-    AttemptEnded,
-    Event,
-    NodeCordoned,
-    NodeUncordoned,
-    Reported,
-    Resized,
-    Started,
-    StopOrdered,
-    Submitted,
-)
-from rayorch.core.lifecycle import Move
 from rayorch.core.planning.draft import OWED_S
-from rayorch.core.reports import CheckpointCommitted
 from rayorch.core.sharing import asks_of_ray, device_shares, uses_devices
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
@@ -348,22 +335,7 @@ def check_replay(snapshot: Snapshot, plan: Plan, again: Plan) -> tuple[Violation
     return tuple(found)
 
 
-# ---------------------------------------------------------------- the whole history
-
-
-def check_history(
-    events: Iterable[Event], workloads: Mapping[WorkloadId, Workload], used: Mapping[QueueId, Resources]
-) -> tuple[Violation, ...]:
-    """All that needs the journal: `workloads` and `used` (per queue, its subtree) are the queue owner's state now."""
-    history = tuple(events)
-    return (
-        *check_quota_charge(workloads, used),
-        *check_nothing_lost(history, workloads),
-        *check_cordons_kept(history),
-        *check_victims(history, workloads),
-        *check_attempt_times(history),
-        *check_evictions_end(history),
-    )
+# ---------------------------------------------------------------- sums
 
 
 def check_quota_charge(
@@ -383,108 +355,12 @@ def check_quota_charge(
     return tuple(found)
 
 
-def check_nothing_lost(history: tuple[Event, ...], workloads: Mapping[WorkloadId, Workload]) -> tuple[Violation, ...]:
-    """4: what was accepted is known, and attempts follow one another without overlap."""
-    found = []
-    open_attempt: dict[WorkloadId, int] = {}
-    for event in history:
-        match event:
-            case Submitted(spec=spec):
-                if spec.id not in workloads:
-                    found.append(Violation(4, spec.id, "was accepted and is unknown now"))
-            case Started(workload=id, attempt=attempt):
-                if id in open_attempt:
-                    found.append(Violation(4, id, f"attempt {attempt} began during attempt {open_attempt[id]}"))
-                open_attempt[id] = attempt
-            case AttemptEnded(workload=id, attempt=attempt):
-                if open_attempt.pop(id, None) != attempt:
-                    found.append(Violation(4, id, f"attempt {attempt} ended without having begun"))
-            case _:
-                pass
-    return tuple(found)
-
-
-def check_cordons_kept(history: tuple[Event, ...]) -> tuple[Violation, ...]:
-    """5: no start was committed onto a node after its drain's deadline."""
-    found = []
-    drains: dict[NodeId, float] = {}
-    for event in history:
-        match event:
-            case NodeCordoned(node=node, drain_by_s=by_s) if by_s is not None:
-                drains[node] = by_s
-            case NodeUncordoned(node=node):
-                drains.pop(node, None)
-            case Started(workload=id, members=members, at_s=at_s):
-                late = sorted({m.node for m in members if m.node in drains and at_s > drains[m.node]})
-                found += [Violation(5, id, f"started on drained node {node}") for node in late]
-            case _:
-                pass
-    return tuple(found)
-
-
-def check_victims(history: tuple[Event, ...], workloads: Mapping[WorkloadId, Workload]) -> tuple[Violation, ...]:
-    """8: a victim is requeued with its place and its last committed checkpoint."""
-    found = []
-    submitted: dict[WorkloadId, float] = {}
-    saved: dict[WorkloadId, CheckpointCommitted] = {}
-    for event in history:
-        match event:
-            case Submitted(spec=spec, at_s=at_s):
-                submitted[spec.id] = at_s
-            case Reported(workload=id, report=CheckpointCommitted() as checkpoint):
-                saved[id] = checkpoint
-            case AttemptEnded(workload=id, move=move, cause=cause) if cause in EVICTIONS and move is Move.FAILED:
-                found.append(Violation(8, id, "a victim counts as failed"))
-            case _:
-                pass
-    for id, workload in sorted(workloads.items()):
-        if workload.submitted_s != submitted.get(id):
-            found.append(Violation(8, id, f"lost its place: {workload.submitted_s} is not {submitted.get(id)}"))
-        step = workload.checkpoint.step if workload.checkpoint is not None else None
-        want = saved[id].step if id in saved else None
-        if step != want:
-            found.append(Violation(8, id, f"its checkpoint is of step {step}, the last committed one of {want}"))
-        if workload.state is State.PENDING and workload.step != (want or 0):
-            found.append(Violation(8, id, f"would resume at step {workload.step} with a checkpoint of {want}"))
-    return tuple(found)
-
-
-def check_attempt_times(history: tuple[Event, ...]) -> tuple[Violation, ...]:
-    """9, its base: every attempt's times are in order, so that allocated time can be divided without remainder."""
-    found = []
-    last: dict[WorkloadId, float] = {}
-    for event in history:
-        if not isinstance(event, Started | Resized | StopOrdered | AttemptEnded):
-            continue
-        if event.at_s < last.get(event.workload, event.at_s):
-            found.append(Violation(9, event.workload, f"{type(event).__name__} lies before its predecessor"))
-        last[event.workload] = event.at_s
-    return tuple(found)
-
-
 def check_ledger(allocated_gpu_s: float, classes: Mapping[str, float]) -> tuple[Violation, ...]:
     """9: the ledger's classes add up to the allocated time, to a thousandth of a GPU-second per part."""
     difference = abs(sum(classes.values()) - allocated_gpu_s)
     if difference <= 1e-3 * max(1, len(classes)) + 1e-9 * allocated_gpu_s:
         return ()
     return (Violation(9, "ledger", f"classes add up to {sum(classes.values())}, allocated {allocated_gpu_s}"),)
-
-
-def check_evictions_end(history: tuple[Event, ...]) -> tuple[Violation, ...]:
-    """14: no two workloads evict each other in turn: A for B, B for A, and A for B again."""
-    found = []
-    turns: dict[tuple[WorkloadId, WorkloadId], list[WorkloadId]] = {}
-    for event in history:
-        if not isinstance(event, StopOrdered) or event.order.cause not in EVICTIONS or event.order.beneficiary is None:
-            continue
-        victim, other = event.workload, event.order.beneficiary
-        pair = (min(victim, other), max(victim, other))
-        order = turns.setdefault(pair, [])
-        if not order or order[-1] != victim:
-            order.append(victim)
-        if len(order) == 3:
-            found.append(Violation(14, victim, f"{victim} and {other} evict each other in turn"))
-    return tuple(found)
 
 
 # ---------------------------------------------------------------- small parts

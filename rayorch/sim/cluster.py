@@ -14,10 +14,9 @@ from rayorch.core.allocations import Allocations
 from rayorch.core.bound_devices import bundle_of
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
-from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import GroupChange, Plan
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
-from rayorch.core.events import Event
+from rayorch.core.events import Event, Reported
 from rayorch.core.inventory import Inventory
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueTree
@@ -41,6 +40,7 @@ from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.controller import SimController
 from rayorch.sim.faults import (
     Actor,
+    Again,
     CallSite,
     Cancel,
     Fault,
@@ -52,9 +52,11 @@ from rayorch.sim.faults import (
     LoseRequest,
     LoseRunner,
     NoFaults,
+    Tear,
     Twice,
 )
 from rayorch.sim.groups import SimProvider
+from rayorch.sim.journal import PlainJournal, SimJournal
 from rayorch.sim.scaling import SimScaling
 from rayorch.sim.work import SimAttempts, SimWork
 from rayorch.sim.world import SimWorld
@@ -75,8 +77,8 @@ class Died(Exception):
 class SimCluster:
     """Implements `core.cluster.Cluster`. See the module's docstring.
 
-    `journal` is what survives the queue owner, `history` the same events as values. `checks` is called at every step
-    and after every tick. `provider`: who adds and removes nodes, besides those that are there from the start;
+    `journal` is what survives the queue owner, `history` the events that are in it as values. `checks` is called at
+    every step and after every tick. `provider`: who adds and removes nodes, besides those that are there from the start;
     `autoscaler`: who changes its counts, None: we do.
     """
 
@@ -93,17 +95,22 @@ class SimCluster:
         start_s: float = 1000.0,
         provider: SimProvider | None = None,
         autoscaler: SimAutoscaler | None = None,
+        journal: SimJournal | None = None,
     ) -> None:
         self.profile = profile
         self.instance = instance
         self.now_s = start_s
         self.start_s = start_s
         self.tick_s = tick_s
+        self._worked_s = start_s
         self.works = dict(works or {})
         self.world = SimWorld(nodes)
         self.attempts = SimAttempts(self.world, self.works, instance, start_s)
         self.faults: Faults = faults if faults is not None else NoFaults()
-        self.journal: list[str] = []
+        self.journal: SimJournal = journal if journal is not None else PlainJournal()
+        self._tearing: float | None = None
+        self.moves = 0
+        """Grows with every event but reports, and with every life of the queue owner."""
         self.history: list[Event] = []
         self.sites: list[CallSite] = []
         self.refusals: list[str] = []
@@ -129,10 +136,12 @@ class SimCluster:
     def tree(self) -> QueueTree:
         """The queue owner's state; after a kill, read back from the journal."""
         if self._tree is None:
-            self._tree = QueueTree()
-            for line in self.journal:
-                self._tree.apply(decode(line))  # type: ignore[arg-type]
+            self._tree, count = self.journal.read()
+            assert count == len(self.history), (
+                f"{count} events are in the journal, {len(self.history)} were acknowledged"
+            )
             self._tree.renew_all(self.now_s)
+            self.moves += 1
         return self._tree
 
     @property
@@ -158,13 +167,21 @@ class SimCluster:
         return self._books is not None and self._synced
 
     def record(self, events: tuple[Event, ...]) -> None:
-        """Journal first, then apply; and then what follows by itself."""
+        """Journal first, then apply: a batch is written whole before anyone hears of it. Then what follows by itself."""
         while events:
+            tree = self.tree
+            if self._tearing is not None:
+                share, self._tearing = self._tearing, None
+                self.journal.tear(events, share)
+                if share >= 1:  # it is durable, and nobody has been told
+                    self.history += events
+                self.kill(Actor.QUEUES)
+            self.journal.append(events)
+            self.history += events
             for event in events:
-                self.journal.append(encode(event))
-                self.history.append(event)
-                self.tree.apply(event)
-            events = self.tree.due(self.now_s)
+                tree.apply(event)
+                self.moves += not isinstance(event, Reported)
+            events = tree.due(self.now_s)
 
     def _new_life(self) -> int:
         """A version above all of former lives, as the milliseconds of a clock are."""
@@ -209,9 +226,12 @@ class SimCluster:
                 self._kill_all(fault.actors)
             if isinstance(fault, Kill) and not fault.after and callee in fault.actors:
                 raise ClusterError(f"{label}: {callee.value} died")
+            self._tearing = fault.share if isinstance(fault, Tear) and callee is Actor.QUEUES else None
             answer = effect()
             if isinstance(fault, Twice):
                 answer = effect()
+            if isinstance(fault, Again):
+                self._late.append((self.now_s + fault.delay_s, callee, effect))
             if label != "changes":  # reading changes nothing
                 self.checks()
             if isinstance(fault, Kill) and fault.after:
@@ -222,6 +242,7 @@ class SimCluster:
             raise ClusterError(f"{label}: {callee.value} died") from None
         finally:
             self._stack.pop()
+            self._tearing = None
         if isinstance(fault, LoseReply):
             raise ClusterError(f"{label}: reply lost")
         return answer
@@ -428,17 +449,34 @@ class SimCluster:
 
     def tick(self) -> None:
         """Move the clock on by one tick and let everybody do what is due; then one turn of the loop."""
-        self.now_s += self.tick_s
+        self.pass_time(self.tick_s)
+        for actor in (Actor.INVENTORY, Actor.RUNNER, Actor.ALLOCATOR, Actor.CONTROLLER):
+            self.act(actor)
+        self.checks()
+
+    def pass_time(self, seconds: float) -> None:
+        """The clock moves on; what was due by then outside our actors happens."""
+        self.now_s += seconds
         self._deliver_late()
         if self.scaling is not None:
             self.scaling.tick(self.now_s)
         self.world.tick(self.now_s)
-        self._observe()
-        self.attempts.tick(self.now_s, self.tick_s, self)
-        self._heartbeats()
-        self.as_actor(Actor.ALLOCATOR, self._allocator_turn)
-        self.as_actor(Actor.CONTROLLER, self.controller.turn)
-        self.checks()
+
+    def act(self, actor: Actor) -> None:
+        """One of the actors does of its own accord what is due for it; RUNNER: all runners and their work."""
+        match actor:
+            case Actor.INVENTORY:
+                self._observe()
+            case Actor.RUNNER:
+                self.attempts.tick(self.now_s, self.now_s - self._worked_s, self)
+                self._worked_s = self.now_s
+                self._heartbeats()
+            case Actor.ALLOCATOR:
+                self.as_actor(Actor.ALLOCATOR, self._allocator_turn)
+            case Actor.CONTROLLER:
+                self.as_actor(Actor.CONTROLLER, self.controller.turn)
+            case _:
+                raise ValueError(f"{actor} does nothing of its own accord")
 
     def run(self, seconds: float) -> None:
         """So many seconds of ticks."""
@@ -447,7 +485,10 @@ class SimCluster:
             self.tick()
 
     def _deliver_late(self) -> None:
-        due = [message for message in self._late if message[0] <= self.now_s]
+        """Late messages arrive in the order of their delays, whichever was sent first."""
+        if not self._late:
+            return
+        due = sorted((message for message in self._late if message[0] <= self.now_s), key=lambda message: message[0])
         self._late = [message for message in self._late if message[0] > self.now_s]
         for _, callee, effect in due:
             self._stack.append(callee)

@@ -73,6 +73,20 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
+class Again:
+    """It takes effect, and a copy of it arrives much later, after whatever came in between."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tear:
+    """The queue owner dies while it writes what the call makes it write; so much of that (0 to 1) reaches the disk."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """Before the call a user cancels a workload."""
 
@@ -93,7 +107,7 @@ class LoseRunner:
     workload: WorkloadId
 
 
-Fault = Kill | LoseRequest | LoseReply | Twice | Late | Cancel | LoseNode | LoseRunner
+Fault = Kill | LoseRequest | LoseReply | Twice | Late | Again | Tear | Cancel | LoseNode | LoseRunner
 
 
 class Faults(Protocol):
@@ -140,3 +154,31 @@ class RandomFaults:
             return kill
         others: list[Fault] = [LoseRequest(), LoseReply(), Twice(), Late(self._rng.choice((0.5, 3.0, 12.0)))]
         return self._rng.choice([kill, kill, *others])
+
+
+class SeededFaults:
+    """As RandomFaults, with all that a network and a disk can do; every choice comes from the generator that is given.
+
+    `share`: of the calls, at which something goes wrong, until `until_s`.
+    """
+
+    def __init__(self, rng: random.Random, share: float, until_s: float) -> None:
+        self._rng = rng
+        self._share = share
+        self._until_s = until_s
+
+    def at(self, site: CallSite) -> Fault | None:
+        """Perhaps a fault; Ray itself loses no calls, but who called it may die."""
+        if self._share == 0 or site.now_s >= self._until_s or self._rng.random() >= self._share:
+            return None
+        rng = self._rng
+        kind = rng.randrange(10)
+        if kind < 2 or site.callee is Actor.RAY:
+            return Kill((rng.choice(OWNERS),), rng.random() < 0.5)
+        if kind < 4 and site.callee is Actor.QUEUES:
+            return Tear(rng.choice((0.0, rng.random(), 1.0)))
+        if kind < 6:
+            return LoseRequest() if rng.random() < 0.5 else LoseReply()
+        if kind < 8:
+            return Late(rng.choice((0.5, 1.5, 4.0, 12.0, 30.0)))
+        return Twice() if rng.random() < 0.4 else Again(rng.choice((1.0, 3.0, 12.0, 40.0)))

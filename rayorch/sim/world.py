@@ -48,6 +48,8 @@ class SimWorld:
         """Nodes on which no new group ever gets ready, though Ray lists them as fine."""
         self.foreign: dict[NodeId, Resources] = {}
         """What is in use outside our groups."""
+        self.changes = 0
+        """Grows with every change of a node or a group."""
 
     # ------------------------------------------------------------ reading
 
@@ -101,11 +103,13 @@ class SimWorld:
         self._count += 1
         group = SimGroup(name, f"{self._count:08x}", bundles, now_s)
         self._groups[group.group_id] = group
+        self.changes += 1
         return group
 
     def remove_group(self, group_id: str) -> None:
         """Remove a group; removing one that is gone does nothing."""
         self._groups.pop(group_id, None)
+        self.changes += 1
 
     def tick(self, now_s: float) -> None:
         """Nodes that were drained while idle exit; then create what was asked for, oldest first, where it fits."""
@@ -115,6 +119,7 @@ class SimWorld:
         for group in sorted(self._groups.values(), key=lambda g: (g.asked_s, g.group_id)):
             if not group.created and now_s >= group.asked_s + self._group_s and self._fits(group, now_s):
                 self._groups[group.group_id] = replace(group, created=True)
+                self.changes += 1
 
     def _fits(self, group: SimGroup, now_s: float) -> bool:
         if any(node in self.stuck for node, _ in group.bundles):
@@ -142,6 +147,7 @@ class SimWorld:
     def add_node(self, spec: NodeSpec) -> None:
         """A new machine joins."""
         self._nodes[spec.id] = spec
+        self.changes += 1
 
     def drain(self, node: NodeId, deadline_s: float, reason: str) -> None:
         """The node takes nothing new and is gone at the deadline; there is no way back."""
@@ -149,6 +155,7 @@ class SimWorld:
         if spec is not None:
             by_s = deadline_s if spec.drain_deadline_s is None else min(deadline_s, spec.drain_deadline_s)
             self._nodes[node] = replace(spec, health=NodeHealth.DRAINING, reason=reason, drain_deadline_s=by_s)
+            self.changes += 1
 
     def busy(self, node: NodeId) -> str:
         """Why Ray would not let the node go; empty when it is idle."""
@@ -181,6 +188,7 @@ class SimWorld:
         if spec is None:
             return
         self._away[node] = spec
+        self.changes += 1
         for group in list(self._groups.values()):
             if group.created and any(where == node for where, _ in group.bundles):
                 self._groups[group.group_id] = replace(group, lost=True)
@@ -193,11 +201,13 @@ class SimWorld:
         self._count += 1
         fresh = NodeId(f"{node.split('~')[0]}~{self._count}")
         self._nodes[fresh] = replace(spec, id=fresh)
+        self.changes += 1
         return fresh
 
     def restart_head(self) -> None:
         """The head restarts without its state: every group is gone and every node has a new id."""
         self._groups.clear()
+        self.changes += 1
         for node in sorted(self._nodes):
             self.lose_node(node)
             self.return_node(node)

@@ -87,7 +87,6 @@ def random_life(seed: int, rays: bool = False) -> CheckedCluster:
         faults=faults,
         profile=PROFILE,
         at_calls=False,
-        history_every=25,
         tick_s=1.0,
         provider=provider,
         autoscaler=SimAutoscaler(provider) if rays else None,
@@ -231,7 +230,7 @@ def test_where_rays_autoscaler_decides_no_count_is_ever_patched() -> None:
 def test_the_same_seed_gives_the_same_journal_and_patches() -> None:
     first, second = random_life(7), random_life(7)
     assert first.scaling is not None and second.scaling is not None
-    assert first.journal == second.journal
+    assert first.history == second.history
     assert first.scaling.provider.patches == second.scaling.provider.patches
 
 

@@ -116,7 +116,8 @@ class Fit:
         log, seen = self._view.log, self._seen
         if seen < len(log):
             self._seen = len(log)
-            self._look_at(log[seen:] if len(log) - seen < 2 else dict.fromkeys(log[seen:]))
+            known = self._view.topology.paths  # a node that is on its way is charged, too, and takes nothing here
+            self._look_at(node for node in dict.fromkeys(log[seen:]) if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, bundle, model, pieces = self._view, self._bundle, self._model, self.pieces
@@ -199,7 +200,8 @@ class Units:
         log, seen = self._view.log, self._seen
         if seen < len(log):
             self._seen = len(log)
-            self._look_at(log[seen:])
+            known = self._view.topology.paths
+            self._look_at(node for node in log[seen:] if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         room, paths = self._view.rooms()[0], self._view.topology.paths
