@@ -78,8 +78,8 @@ class SimCluster:
     """Implements `core.cluster.Cluster`. See the module's docstring.
 
     `journal` is what survives the queue owner, `history` the events that are in it as values. `checks` is called at
-    every step and after every tick. `provider`: who adds and removes nodes, besides those that are there from the start;
-    `autoscaler`: who changes its counts, None: we do.
+    every step and after every tick. `provider`: who adds and removes nodes, besides those that are there from the
+    start; `autoscaler`: who changes its counts, None: we do.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class SimCluster:
         return self._books is not None and self._synced
 
     def record(self, events: tuple[Event, ...]) -> None:
-        """Journal first, then apply: a batch is written whole before anyone hears of it. Then what follows by itself."""
+        """Journal first, then apply, a batch as a whole; then what follows by itself."""
         while events:
             tree = self.tree
             if self._tearing is not None:
