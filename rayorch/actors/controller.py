@@ -28,7 +28,7 @@ from rayorch.core.requests import ACCEPTED
 from rayorch.core.runners import RunnerPhase, RunnerView
 from rayorch.core.types import State, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, Overview, PlanView
-from rayorch.core.whatif import declared_remaining, smallest_changes, would
+from rayorch.core.whatif import smallest_changes, would
 
 if TYPE_CHECKING:
     from rayorch.adapters.kuberay import KubeRaySettings
@@ -216,7 +216,7 @@ class ControllerShell:
             return view
         async with self._asking:
             found = await asyncio.to_thread(
-                smallest_changes, turn.snapshot, self._settings.profile, turn.plan, workload, declared_remaining
+                smallest_changes, turn.snapshot, self._settings.profile, turn.plan, workload
             )
         return replace(view, changes=found)
 
@@ -227,7 +227,7 @@ class ControllerShell:
         if turn is None:
             return None
         async with self._asking:
-            found = await asyncio.to_thread(would, turn.snapshot, self._settings.profile, spec, declared_remaining)
+            found = await asyncio.to_thread(would, turn.snapshot, self._settings.profile, spec)
         return PlanView(ACCEPTED, found, turn.number, turn.ended_s)
 
     @ray.method

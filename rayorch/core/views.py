@@ -11,7 +11,7 @@ from rayorch.core.decisions import Wait
 from rayorch.core.requests import Reply
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Allocation, NodeHealth, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
-from rayorch.core.whatif import Change, Forecast
+from rayorch.core.whatif import Change, Outlook
 
 NOTHING = Resources()
 
@@ -95,7 +95,7 @@ class PlanView:
     """What submitting a workload would do. `forecast` is None when the door would refuse it, as `reply` says."""
 
     reply: Reply
-    forecast: Forecast | None
+    forecast: Outlook | None
     cycle: int
     evaluated_s: float
 

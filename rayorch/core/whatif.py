@@ -7,18 +7,16 @@ over the workload and those that go before it; who stands behind it can't change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop, Wait
+from rayorch.core.forecast import Forecast
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import NodeId, Role, State, TopologyRequest, Workload, WorkloadId, WorkloadSpec
-
-Remaining = Callable[[Workload, float], "tuple[float, float] | None"]
-"""(a running workload, now_s) -> how long it goes on, (median, high quantile) [s]; None where nothing is known."""
 
 
 class Lot(StrEnum):
@@ -49,7 +47,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class Outlook:
     """What a submission would do. `seats`: members by node, where it starts or what is reserved for it.
 
     `delayed`: who would start in the same turn without it, and does not with it. `reason`: the planner's own words.
@@ -91,7 +89,7 @@ class Change:
 # ---------------------------------------------------------------- a submission
 
 
-def would(snapshot: Snapshot, profile: Profile, spec: WorkloadSpec, remaining: Remaining) -> Forecast:
+def would(snapshot: Snapshot, profile: Profile, spec: WorkloadSpec) -> Outlook:
     """What submitting `spec` now would do. One that is there already under this id is replaced."""
     others = tuple(w for w in snapshot.workloads if w.id != spec.id)
     before = plan(replace(snapshot, workloads=others), profile)
@@ -100,22 +98,22 @@ def would(snapshot: Snapshot, profile: Profile, spec: WorkloadSpec, remaining: R
     after = plan(world, profile)
     found = forecast(after, spec.id)
     delayed = sorted(_starting(before) - _starting(after))
-    start = start_interval(world, profile, spec.id, remaining) if found.lot is Lot.WAITS else None
+    start = start_interval(world, profile, spec.id) if found.lot is Lot.WAITS else None
     return replace(found, delayed=tuple(delayed), start=start)
 
 
-def forecast(decided: Plan, id: WorkloadId) -> Forecast:
+def forecast(decided: Plan, id: WorkloadId) -> Outlook:
     """What a plan means for one workload: the seats that it gets, who makes room for it, why it waits."""
     victims = tuple(_victims(decided, id))
     for decision in decided.decisions:
         if isinstance(decision, Start) and decision.workload == id:
-            return Forecast(id, Lot.STARTS, _by_node(decision), victims, reason=decision.reason)
+            return Outlook(id, Lot.STARTS, _by_node(decision), victims, reason=decision.reason)
     for decision in decided.decisions:
         if isinstance(decision, Reserve) and decision.workload == id and victims:
             seats = _by_node(decision)
             waits, position = decided.waits.get(id, ()), decided.positions.get(id)
-            return Forecast(id, Lot.STARTS_AFTER_EVICTIONS, seats, victims, (), waits, position, None, decision.reason)
-    return Forecast(id, Lot.WAITS, waits=decided.waits.get(id, ()), position=decided.positions.get(id))
+            return Outlook(id, Lot.STARTS_AFTER_EVICTIONS, seats, victims, (), waits, position, None, decision.reason)
+    return Outlook(id, Lot.WAITS, waits=decided.waits.get(id, ()), position=decided.positions.get(id))
 
 
 def _victims(decided: Plan, id: WorkloadId) -> Iterator[Victim]:
@@ -140,9 +138,7 @@ def _starting(decided: Plan) -> set[WorkloadId]:
 # ---------------------------------------------------------------- the smallest change
 
 
-def smallest_changes(
-    snapshot: Snapshot, profile: Profile, decided: Plan, id: WorkloadId, remaining: Remaining
-) -> tuple[Change, ...]:
+def smallest_changes(snapshot: Snapshot, profile: Profile, decided: Plan, id: WorkloadId) -> tuple[Change, ...]:
     """Every single change of a waiting workload after which it would start, the mildest kind first.
 
     `decided`: the plan of this snapshot. Empty for a workload that does not wait, and where no single change helps.
@@ -152,7 +148,7 @@ def smallest_changes(
         return ()
     world = _ahead_of(snapshot, decided, id)
     found: list[Change] = []
-    start = start_interval(world, profile, id, remaining)
+    start = start_interval(world, profile, id)
     if start is not None:
         wait_s = max(0.0, start.likely_s - snapshot.now_s)
         found.append(Change(ChangeKind.NOTHING, f"it should start by itself in {wait_s:.0f} s", start=start))
@@ -165,7 +161,7 @@ def smallest_changes(
     return tuple(found)
 
 
-def _lot_of(world: Snapshot, profile: Profile, workload: Workload) -> Forecast:
+def _lot_of(world: Snapshot, profile: Profile, workload: Workload) -> Outlook:
     """What becomes of it in this world when it is as given."""
     others = tuple(w for w in world.workloads if w.id != workload.id)
     return forecast(plan(replace(world, workloads=_sorted((*others, workload))), profile), workload.id)
@@ -206,7 +202,7 @@ def _fewer_members(world: Snapshot, profile: Profile, workload: Workload) -> lis
     role = max(spec.roles, key=lambda r: (r.min_count * (r.bundle.gpu_units or 1), r.min_count), default=None)
     if role is None or role.min_count < 2:
         return []
-    known: dict[int, Forecast] = {}
+    known: dict[int, Outlook] = {}
 
     def starts(count: int) -> bool:
         known[count] = _lot_of(world, profile, replace(workload, spec=_with_members(spec, role, count)))
@@ -252,27 +248,28 @@ def _higher_priority(world: Snapshot, profile: Profile, workload: Workload) -> l
 # ---------------------------------------------------------------- when it starts
 
 
-def start_interval(snapshot: Snapshot, profile: Profile, id: WorkloadId, remaining: Remaining) -> Interval | None:
+def start_interval(snapshot: Snapshot, profile: Profile, id: WorkloadId) -> Interval | None:
     """When a waiting workload should start as running work ends; None where too little is known of what runs.
 
     The first moment at which, with all gone that should have ended by then and everyone ahead of it started first, a
     turn of the planner would start it. Those ahead that would have ended again by then still count as running, so that
     it is rather late than early.
     """
-    likely = _first_start(snapshot, profile, id, _ends(snapshot, remaining, 0))
+    likely = _first_start(snapshot, profile, id, _ends(snapshot, 0))
     if likely is None:
         return None
-    late = _first_start(snapshot, profile, id, _ends(snapshot, remaining, 1))
+    late = _first_start(snapshot, profile, id, _ends(snapshot, 1))
     return Interval(likely, max(likely, late if late is not None else likely))
 
 
-def _ends(snapshot: Snapshot, remaining: Remaining, which: int) -> list[tuple[float, WorkloadId]]:
+def _ends(snapshot: Snapshot, which: int) -> list[tuple[float, WorkloadId]]:
     """When each running workload should end, the first first; those of which nothing is known never do."""
+    known = Forecast(snapshot.history, snapshot.now_s)
     found: list[tuple[float, WorkloadId]] = []
     for workload in snapshot.workloads:
         if workload.state is State.STOPPING and workload.stop is not None:
             found.append((max(snapshot.now_s, workload.stop.deadline_s), workload.id))
-        elif workload.state is State.RUNNING and (left := remaining(workload, snapshot.now_s)) is not None:
+        elif workload.state is State.RUNNING and (left := known.remaining(workload)) is not None:
             found.append((snapshot.now_s + left[which], workload.id))
     return sorted(found)
 
@@ -305,33 +302,6 @@ def _starts_at(
         allocations=tuple(a for a in snapshot.allocations if a.workload not in gone),
     )
     return id in _starting(plan(then, profile))
-
-
-def declared_remaining(workload: Workload, now_s: float) -> tuple[float, float] | None:
-    """What a running workload's owner said: the steps that are left at the pace so far, the run time that was expected,
-    or the wall limit. The high quantile is the wall limit, where there is one; else twice the rest."""
-    spec, began_s = workload.spec, workload.ready_s or workload.started_s
-    if workload.state is not State.RUNNING or began_s is None:
-        return None
-    ran_s = max(0.0, now_s - began_s)
-    limit_s = max(0.0, spec.wall_limit_s - ran_s) if spec.wall_limit_s is not None else None
-    likely_s: float | None = None
-    saved = workload.checkpoint
-    former = saved.step if saved is not None and saved.attempt < workload.attempt else 0
-    # After a checkpoint of a later attempt than the first nobody remembers at which step that attempt began.
-    known = workload.attempt == 1 or (saved is not None and saved.attempt < workload.attempt)
-    done = workload.step - former if known else 0
-    if spec.total_steps is not None and done > 0 and ran_s > 0:
-        likely_s = max(0, spec.total_steps - workload.step) * ran_s / done
-    elif spec.expected_s is not None:
-        likely_s = max(0.0, spec.expected_s - ran_s)
-    elif limit_s is not None:
-        likely_s = limit_s
-    if likely_s is None:
-        return None
-    if limit_s is not None:
-        return min(likely_s, limit_s), limit_s
-    return likely_s, 2 * likely_s
 
 
 def _ahead_of(snapshot: Snapshot, decided: Plan, id: WorkloadId) -> Snapshot:

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from rayorch.core.planner import plan
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import TopologyRequest, Workload, WorkloadId
+from rayorch.core.types import TopologyRequest, WorkloadId
 from rayorch.core.whatif import (
     Change,
     ChangeKind,
     Lot,
-    declared_remaining,
     forecast,
     smallest_changes,
     start_interval,
@@ -26,13 +25,13 @@ from tests.scenes import NOW, node, pending, queue, running, snapshot, spec, sta
 
 
 def changes(world: Snapshot, id: str) -> dict[ChangeKind, Change]:
-    found = smallest_changes(world, DEFAULT, plan(world, DEFAULT), WorkloadId(id), declared_remaining)
+    found = smallest_changes(world, DEFAULT, plan(world, DEFAULT), WorkloadId(id))
     return {change.kind: change for change in found}
 
 
 def test_a_submission_that_fits_says_where_it_would_start_and_whom_it_delays() -> None:
     world = snapshot([node("n1"), node("n2")], [pending("small", gpu=8)])
-    found = would(world, DEFAULT, spec("big", 2, gpu=8, priority=5), declared_remaining)
+    found = would(world, DEFAULT, spec("big", 2, gpu=8, priority=5))
     assert found.lot is Lot.STARTS
     assert found.seats == (("n1", 1), ("n2", 1))
     assert found.delayed == ("small",)
@@ -41,7 +40,7 @@ def test_a_submission_that_fits_says_where_it_would_start_and_whom_it_delays() -
 
 def test_a_submission_that_evicts_names_its_victims_and_what_they_lose() -> None:
     world = snapshot([node("n1")], [running("low", ["n1"], gpu=8, started_s=NOW - 600)])
-    found = would(world, DEFAULT, spec("high", gpu=8, priority=5), declared_remaining)
+    found = would(world, DEFAULT, spec("high", gpu=8, priority=5))
     assert found.lot is Lot.STARTS_AFTER_EVICTIONS
     assert [(v.workload, v.stopped, v.cost_gpu_s) for v in found.victims] == [("low", True, 8 * 630.0)]
     assert found.seats == (("n1", 1),)
@@ -49,14 +48,14 @@ def test_a_submission_that_evicts_names_its_victims_and_what_they_lose() -> None
 
 def test_a_submission_that_waits_says_why_and_when_it_should_start() -> None:
     world = snapshot([node("n1")], [running("long", ["n1"], gpu=8, started_s=NOW - 100, expected_s=400.0)])
-    found = would(world, DEFAULT, spec("next", gpu=8), declared_remaining)
+    found = would(world, DEFAULT, spec("next", gpu=8))
     assert found.lot is Lot.WAITS and found.waits and found.position == 1
-    assert found.start is not None and found.start.likely_s == NOW + 300 and found.start.late_s == NOW + 600
+    assert found.start is not None and found.start.likely_s == NOW + 300 and found.start.late_s == NOW + 700
 
 
 def test_nothing_is_said_of_a_start_behind_work_of_unknown_length() -> None:
     world = snapshot([node("n1")], [running("long", ["n1"], gpu=8)])
-    assert would(world, DEFAULT, spec("next", gpu=8), declared_remaining).start is None
+    assert would(world, DEFAULT, spec("next", gpu=8)).start is None
 
 
 def test_a_gang_in_one_rack_is_told_that_preferring_the_level_would_do() -> None:
@@ -124,27 +123,10 @@ def test_those_ahead_start_first_by_the_estimate() -> None:
         running("b", ["n2"], gpu=8, started_s=NOW, expected_s=200.0),
     ]
     world = snapshot([node("n1"), node("n2")], [*held, pending("1st", gpu=8), pending("2nd", gpu=8, submitted_s=1.0)])
-    first = start_interval(world, DEFAULT, WorkloadId("1st"), declared_remaining)
-    second = start_interval(world, DEFAULT, WorkloadId("2nd"), declared_remaining)
+    first = start_interval(world, DEFAULT, WorkloadId("1st"))
+    second = start_interval(world, DEFAULT, WorkloadId("2nd"))
     assert first is not None and first.likely_s == NOW + 100
     assert second is not None and second.likely_s == NOW + 200
-
-
-def on_the_way(**changes: object) -> Workload:
-    workload, _ = running("w", ["n1"], started_s=NOW - 100, total_steps=400, expected_s=1e6)
-    return replace(workload, **changes)  # type: ignore[arg-type]
-
-
-def test_steps_tell_more_than_what_was_expected() -> None:
-    assert declared_remaining(on_the_way(step=100), NOW) == (300.0, 600.0)
-    assert declared_remaining(on_the_way(step=0), NOW) == (1e6 - 100, 2 * (1e6 - 100))  # no pace is known yet
-    assert declared_remaining(on_the_way(step=400), NOW) == (0.0, 0.0)
-
-
-def test_a_wall_limit_bounds_what_is_left() -> None:
-    workload, _ = running("w", ["n1"], started_s=NOW - 100, expected_s=500.0, wall_limit_s=300.0)
-    assert declared_remaining(workload, NOW) == (200.0, 200.0)
-    assert declared_remaining(running("w", ["n1"])[0], NOW) is None
 
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 8), max_size=4), st.integers(1, 8), st.integers(0, 5))
@@ -154,7 +136,7 @@ def test_a_forecast_is_what_then_happens(nodes: int, held: list[int], gpu: int, 
     work = [running(f"r{n}", [f"n{n % nodes}"], gpu=size, priority=n) for n, size in enumerate(held[:nodes])]
     world = snapshot(places, work)
     asked = spec("new", gpu=gpu, priority=priority)
-    foretold = would(world, DEFAULT, asked, declared_remaining)
+    foretold = would(world, DEFAULT, asked)
     real = snapshot(places, [*work, pending("new", gpu=gpu, priority=priority, submitted_s=NOW)])
     assert replace(foretold, start=None, delayed=()) == forecast(plan(real, DEFAULT), WorkloadId("new"))
     assert world == snapshot(places, work)

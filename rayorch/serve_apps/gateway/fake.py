@@ -46,7 +46,7 @@ from rayorch.core.types import (
     WorkloadSpec,
 )
 from rayorch.core.views import AutoscalerView, ExplainView, LogChunk, NodeRow, Overview, PlanView, QueueRow, WorkloadRow
-from rayorch.core.whatif import declared_remaining, smallest_changes, would
+from rayorch.core.whatif import smallest_changes, would
 
 DEFAULT = QueueSpec(QueueId("default"))
 LOOK_S = 0.005
@@ -163,7 +163,7 @@ class FakeBackend:
         if spec.queue not in self.queues:
             reply = Reply(False, "rejected", "queue", f"queue {spec.queue!r} does not exist")
             return PlanView(reply, None, 7, self.now_s)
-        return PlanView(ACCEPTED, would(self._snapshot(), load_profile(), spec, declared_remaining), 7, self.now_s)
+        return PlanView(ACCEPTED, would(self._snapshot(), load_profile(), spec), 7, self.now_s)
 
     def _snapshot(self) -> Snapshot:
         return Snapshot(
@@ -184,7 +184,7 @@ class FakeBackend:
         found = None
         if changes:
             world, profile = self._snapshot(), load_profile()
-            found = smallest_changes(world, profile, plan(world, profile), workload, declared_remaining)
+            found = smallest_changes(world, profile, plan(world, profile), workload)
         return ExplainView(known, row.position, row.waits, None, row.held, 7, self.now_s, changes=found)
 
     async def overview(self) -> Overview:
