@@ -21,7 +21,8 @@ from enum import StrEnum
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, Reported, Resized, Started, StopOrdered, Submitted
 from rayorch.core.lifecycle import Move
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, StepReported, WorkersStarted
-from rayorch.core.types import UNIT, Kind, Member, StopCause, WorkloadId
+from rayorch.core.sharing import counted
+from rayorch.core.types import UNIT, Kind, Member, StopCause, WorkloadId, total
 
 MICROSECONDS = 1_000_000
 
@@ -272,7 +273,7 @@ def _reported(record: _Record, attempt: _Attempt, report: AttemptReport) -> _Rec
 
 
 def _gpu_units(members: tuple[Member, ...]) -> int:
-    return sum(m.bundle.gpu_units for m in members)
+    return counted(total(m.bundle for m in members)).gpu_units
 
 
 def _microseconds(at_s: float) -> int:

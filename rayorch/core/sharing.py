@@ -108,7 +108,7 @@ def compute_slices(profile: str) -> int:
     return int(profile[0])
 
 
-def charge_of(amount: Resources, whole_slices: bool = False) -> Resources:
+def counted(amount: Resources, whole_slices: bool = False) -> Resources:
     """What an amount counts for in quotas: MIG instances count as GPUs too, the number of devices does not count.
 
     An instance of g compute slices is g/7 of a GPU (of a GPU with four, as an A30, a little less than it should be).

@@ -32,7 +32,7 @@ from rayorch.core.resources import UNIT as UNIT
 from rayorch.core.resources import Resources as Resources
 from rayorch.core.resources import gpus_of_model as gpus_of_model
 from rayorch.core.resources import total as total
-from rayorch.core.sharing import mig_profile
+from rayorch.core.sharing import counted, mig_profile
 from rayorch.core.timing import ArrayEntry as ArrayEntry
 from rayorch.core.timing import ArrayProgress as ArrayProgress
 from rayorch.core.timing import ArraySpec as ArraySpec
@@ -71,7 +71,7 @@ class Role:
     @property
     def charge(self) -> Resources:
         """What each member counts for against queues, before it is known which model of GPU it gets."""
-        return self.bundle + self.countables if self.countables else self.bundle
+        return counted(self.bundle + self.countables if self.countables else self.bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,9 +411,10 @@ class Member:
     @property
     def charge(self) -> Resources:
         """What it counts for against queues: its bundle, its GPUs once more under their model, countables."""
+        amount = counted(self.bundle)
         if not self.model and not self.countables:
-            return self.bundle
-        return total((self.bundle, gpus_of_model(self.model, self.bundle.gpu_units), self.countables))
+            return amount
+        return total((amount, gpus_of_model(self.model, amount.gpu_units), self.countables))
 
 
 def charge_of(members: Iterable[Member]) -> Resources:

@@ -10,7 +10,7 @@ from rayorch.core.sharing import (
     DeviceNeed,
     asked,
     asks_of_ray,
-    charge_of,
+    counted,
     device_need,
     device_shares,
     mig_profile,
@@ -56,9 +56,9 @@ def test_other_names_are_no_instances(name: str) -> None:
 
 
 def test_an_instance_is_charged_by_its_compute_slices() -> None:
-    assert charge_of(mig("3g.40gb", 2, CPU=1)).gpu_units == 6 * (UNIT // 7)
-    assert charge_of(mig("3g.40gb", 2), whole_slices=True).gpu_units == 6 * UNIT
-    assert charge_of(of(GPU=1, gpu_devices=2, gpu_mps=1)) == of(GPU=1)
+    assert counted(mig("3g.40gb", 2, CPU=1)).gpu_units == 6 * (UNIT // 7)
+    assert counted(mig("3g.40gb", 2), whole_slices=True).gpu_units == 6 * UNIT
+    assert counted(of(GPU=1, gpu_devices=2, gpu_mps=1)) == of(GPU=1)
 
 
 bundles = st.fixed_dictionaries(
@@ -76,9 +76,9 @@ bundles = st.fixed_dictionaries(
 
 @given(one=bundles, other=bundles, count=st.integers(1, 9))
 def test_a_charge_adds_up(one: Resources, other: Resources, count: int) -> None:
-    assert charge_of(one + other) == charge_of(one) + charge_of(other)
-    assert charge_of(one.times(count)) == charge_of(one).times(count)
-    assert charge_of(one - other) == charge_of(one) - charge_of(other)
+    assert counted(one + other) == counted(one) + counted(other)
+    assert counted(one.times(count)) == counted(one).times(count)
+    assert counted(one - other) == counted(one) - counted(other)
 
 
 @given(bundle=bundles)

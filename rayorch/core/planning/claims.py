@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.planning.groups import Cell, Layout, is_nested, layouts
-from rayorch.core.sharing import uses_devices
+from rayorch.core.sharing import counted, uses_devices
 from rayorch.core.types import (
     MODEL_PREFIX,
     Allocation,
@@ -47,7 +47,7 @@ class Ask:
             surplus=self.surplus,
             bundle_index=self.bundle_index,
             devices=devices,
-            model=model if self.bundle.gpu_units else "",
+            model=model if uses_devices(self.bundle) else "",
             countables=self.countables,
         )
 
@@ -152,7 +152,7 @@ class Claim:
         """The same with its GPUs of one of these models."""
         shape = replace(self.shape, accelerators=models)
         plain = Resources(tuple(item for item in self.resources if not item[0].startswith(MODEL_PREFIX)))
-        return replace(self, shape=shape, resources=_with_model(plain, shape))
+        return replace(self, shape=shape, resources=with_model(plain, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def growth_claim(
         attempt=workload.attempt,
         asks=(Ask(role.name, index, role.bundle, surplus, 0, role.countables),),
         shape=shape,
-        resources=_with_model(role.charge, shape),
+        resources=with_model(role.charge, shape),
         grows=True,
     )
 
@@ -294,10 +294,10 @@ def by_number(members: tuple[Member, ...]) -> list[tuple[Member, ...]]:
 
 def charge_for(asks: Iterable[Ask], shape: Shape) -> Resources:
     """What these seats count for against queues."""
-    return _with_model(total(part for ask in asks for part in (ask.bundle, ask.countables)), shape)
+    return with_model(counted(total(part for ask in asks for part in (ask.bundle, ask.countables))), shape)
 
 
-def _with_model(amount: Resources, shape: Shape) -> Resources:
+def with_model(amount: Resources, shape: Shape) -> Resources:
     """The amount, and its GPUs once more under their model where the shape leaves only one."""
     one = shape.accelerators[0] if len(shape.accelerators) == 1 else ""
     return amount + gpus_of_model(one, amount.gpu_units) if one else amount

@@ -17,7 +17,7 @@ from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
-from rayorch.core.planning.claims import Claim, Gang, Shape, staying
+from rayorch.core.planning.claims import Claim, Gang, Shape, staying, with_model
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.seats import Search
 from rayorch.core.planning.waiting import Verdict, WaitBook
@@ -440,7 +440,7 @@ class Draft:
         if not any(device_need(bundle).share_mib for bundle, _ in claim.shape.bundles):
             return claim
         more = total((self.price(b) - b).times(n) for b, n in claim.shape.bundles)
-        return replace(claim, resources=claim.resources + more)
+        return replace(claim, resources=claim.resources + with_model(more, claim.shape))
 
     def priced_gang(self, gang: Gang) -> Gang:
         """The same of what equal workloads ask for, once a turn."""
@@ -452,7 +452,7 @@ class Draft:
     def _priced_gang(self, gang: Gang) -> Gang:
         if any(device_need(bundle).share_mib for bundle, _ in gang.shape.bundles):
             more = total((self.price(b) - b).times(n) for b, n in gang.shape.bundles)
-            gang = replace(gang, resources=gang.resources + more)
+            gang = replace(gang, resources=gang.resources + with_model(more, gang.shape))
         return replace(gang, others=tuple(self._priced_gang(other) for other in gang.others)) if gang.others else gang
 
     def price(self, bundle: Resources) -> Resources:

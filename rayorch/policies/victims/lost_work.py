@@ -14,7 +14,7 @@ RESTART_S = 30.0
 
 def cost(workload: Workload, allocation: Allocation, now_s: float) -> float:
     """GPU-seconds lost by stopping it now. Work without GPUs costs the seconds alone."""
-    gpus = allocation.held.gpu_units / UNIT or 1.0
+    gpus = allocation.charge.gpu_units / UNIT or 1.0
     return (_unsaved_s(workload, now_s) + RESTART_S) * gpus
 
 
