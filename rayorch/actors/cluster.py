@@ -19,6 +19,7 @@ from rayorch.actors.inventory import Sight
 from rayorch.actors.names import allocator_name, find, inventory_name, queues_name
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.core.allocations import gang_of
+from rayorch.core.arrays import entry_ids
 from rayorch.core.bound_devices import bundle_of
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
@@ -33,6 +34,7 @@ from rayorch.core.sharing import asks_of_ray
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     Allocation,
+    ArraySpec,
     Kind,
     MemberPhase,
     NodeHealth,
@@ -86,6 +88,7 @@ class RayCluster:
         self._capacity_version = -1
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._forgotten: list[WorkloadId] = []
+        self._arrays: dict[WorkloadId, ArraySpec] = {}
         self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
@@ -178,11 +181,16 @@ class RayCluster:
     def _take_queues(self, changed: QueueChanges) -> None:
         self.queue_specs = {spec.id: spec for spec in changed.queues}
         self._cordons = {cordon.node: cordon for cordon in changed.cordons}
-        self._forgotten += changed.forgotten
+        for id in changed.forgotten:
+            self._forgotten += (id, *entry_ids(id, self._arrays.pop(id, None)))
         self.history = self.history.changed(changed.history)
         if changed.full:
             self.workloads.clear()
+        for id in (*changed.forgotten, *changed.folded):
+            self.workloads.pop(id, None)
         for workload in changed.workloads:
+            if workload.spec.array is not None:
+                self._arrays[workload.id] = workload.spec.array
             if workload.state.terminal:
                 self.workloads.pop(workload.id, None)
             else:

@@ -135,6 +135,8 @@ class LogFiles:
     def forget(self, workload: WorkloadId) -> None:
         """Remove all that was kept of a workload."""
         folder = self.path(workload, 0).parent
+        if not folder.is_dir():
+            return  # an entry of an array that never ran
         for path in [path for path in self._sizes if path.parent == folder]:
             del self._sizes[path]
         for file in sorted(folder.glob("*")) if folder.is_dir() else []:

@@ -33,6 +33,8 @@ from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
+    EntriesPage,
+    EntriesRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
@@ -305,7 +307,7 @@ class QueueShell:
     async def workload(self, workload: WorkloadId) -> Workload | None:
         """One workload, None when there is none of that id."""
         async with self._tree.reading() as tree:
-            return tree.workloads.get(workload)
+            return tree.find(workload)
 
     @ray.method
     async def wait(self, request: WaitRequest) -> Workload | None:
@@ -313,11 +315,20 @@ class QueueShell:
         give_up_s = time.monotonic() + min(request.wait_s, MAX_WAIT_S)
         while True:
             async with self._tree.reading() as tree:
-                workload = tree.workloads.get(request.workload)
+                workload = tree.find(request.workload)
             left_s = give_up_s - time.monotonic()
             if workload is None or request.met(workload) or left_s <= 0:
                 return workload
             await self._waiters.next_change(request.workload, left_s)
+
+    @ray.method
+    async def entries(self, request: EntriesRequest) -> EntriesPage:
+        """Entries of an array by index. SpecError for a wrong limit, AdmissionError when there is no such array."""
+        check_limit(request.limit)
+        async with self._tree.reading() as tree:
+            rows = tree.entries(request.array, request.first, request.limit + 1)
+        more = len(rows) > request.limit
+        return EntriesPage(rows[: request.limit], rows[request.limit].index if more else None)
 
     @ray.method
     async def list_workloads(self, request: ListRequest) -> WorkloadPage:

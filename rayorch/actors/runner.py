@@ -27,6 +27,7 @@ from rayorch.actors.runner_serve import ServeWork
 from rayorch.adapters.ray_groups import group_handle
 from rayorch.adapters.ray_job import DriverIdentity, job_supervisor_env, prepare_packages, runner_runtime_env
 from rayorch.adapters.ray_job.attempt import groups_in_use
+from rayorch.core.arrays import array_variables
 from rayorch.core.errors import ClusterError, RayorchError, SpecError
 from rayorch.core.grants import Grant, Seat
 from rayorch.core.payload import Payload
@@ -301,7 +302,7 @@ class RunnerShell:
             storage_path=order.storage_path,
             rank_map=str(self._ranks.path) if self._ranks is not None else "",
         )
-        env = job_supervisor_env(payload, identity)
+        env = job_supervisor_env(payload, identity) | array_variables(order.spec)
         return CommandWork(order.spec.kind, payload.entrypoint, env, self._hub, self._pump.write)
 
     async def _tell_ready(self) -> None:

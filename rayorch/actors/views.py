@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rayorch.core.arrays import waiting_count
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Wait, WaitReason
 from rayorch.core.quota import Quota
@@ -117,7 +118,7 @@ def _queue_row(
         used=mine,
         borrowed=_beyond(mine, queue.deserved),
         lent=lent,
-        pending=len(pending),
+        pending=sum(waiting_count(w) for w in pending),
         running=len(ours) - len(pending),
         oldest_pending_s=max((snapshot.now_s - w.submitted_s for w in pending), default=None),
     )

@@ -52,6 +52,7 @@ ROOTS: tuple[object, ...] = (
     requests.OwnerStatus,
     requests.EventsPage,
     requests.WorkloadPage,
+    requests.EntriesPage,
     requests.SubmitResult,
     views.Overview,
     views.ExplainView,

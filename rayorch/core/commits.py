@@ -33,6 +33,8 @@ def stronger(order: StopOrder, than: StopOrder) -> bool:
 
 def check_start(workload: Workload, start: Start, now_s: float) -> None:
     """StalePlanError unless the workload waits, may start by now, and this would be its next attempt."""
+    if workload.spec.array is not None:
+        raise StalePlanError(f"{workload.id} is an array: its entries start, not itself")
     if workload.state is not State.PENDING:
         raise StalePlanError(f"{workload.id} is {workload.state.value}, not PENDING (attempt {workload.attempt})")
     if start.attempt != workload.attempt + 1:

@@ -138,6 +138,8 @@ class WaitReason(StrEnum):
     LEASE = "Lease"  # a former attempt that we lost contact with may still run
     BEGIN_TIME = "BeginTime"  # it was asked not to start before a certain time
     DEPENDENCY = "Dependency"  # what must have happened to other workloads has not
+    ARRAY = "Array"  # it stands for entries, which start and wait on their own
+    ARRAY_LIMIT = "ArrayLimit"  # as many entries of its array run as may at a time
     NEVER_FITS_NOW = "NeverFitsNow"  # no node that exists could ever take it; capacity has been asked for
     PROVISIONING = "Provisioning"  # nodes for it have been ordered and are on their way
     CAPACITY_REFUSED = "CapacityRefused"  # the node groups that could take it have nothing to give for now

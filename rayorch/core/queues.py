@@ -17,6 +17,8 @@ from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_queue, check_workload
+from rayorch.core.array_tree import ArrayTree
+from rayorch.core.arrays import waiting_count
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import LIVE as LIVE
@@ -48,6 +50,7 @@ from rayorch.core.quota import Quota
 from rayorch.core.reports import AttemptReport
 from rayorch.core.retention import Retention, to_forget
 from rayorch.core.snapshot import Versions
+from rayorch.core.timing import After
 from rayorch.core.tree_state import QueueChanges as QueueChanges
 from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
@@ -68,13 +71,13 @@ from rayorch.core.types import (
 from rayorch.core.wellformed import check_moment, check_seconds, check_text
 
 
-class QueueTree:
+class QueueTree(ArrayTree):
     """See the module's docstring. `version` counts the events ever applied and survives restarts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._version = 0
         self._queues: dict[QueueId, QueueSpec] = {}
-        self._workloads: dict[WorkloadId, Workload] = {}
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
         self._log: ChangeLog[WorkloadId] = ChangeLog()
@@ -140,7 +143,8 @@ class QueueTree:
             workloads=tuple(self._workloads[id] for id in sorted(ids)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             renewals=self._renewals,
-            forgotten=tuple(sorted(gone)),
+            forgotten=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is None)),
+            folded=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is not None)),
             history=self._history.changes_since(version if version <= self._version else 0),
         )
 
@@ -152,6 +156,7 @@ class QueueTree:
             workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             history=self._history.state(),
+            arrays=tuple(self._arrays.books[id].state() for id in sorted(self._arrays.books)),
         )
 
     @staticmethod
@@ -163,6 +168,7 @@ class QueueTree:
         tree._queues = {spec.id: spec for spec in state.queues}
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
         tree._rebuild_quota()
+        tree._arrays.restore(state.arrays, state.workloads)
         for workload in sorted(state.workloads, key=lambda w: (w.sequence, w.submitted_s, w.id)):
             tree._put(workload, workload.started_s or workload.submitted_s)
         if state.history is not None:
@@ -216,7 +222,7 @@ class QueueTree:
     def submit(self, spec: WorkloadSpec, now_s: float) -> tuple[Event, ...]:
         """Accept a workload. SpecError or AdmissionError with the field; the same id and spec again is nothing new."""
         check_workload(spec)
-        known = self._workloads.get(spec.id)
+        known = self.find(spec.id)
         if known is not None:
             if known.spec == spec:
                 return ()
@@ -231,21 +237,26 @@ class QueueTree:
                 f"queue {queue.id!r} takes {queue.min_priority} to {queue.max_priority}, got {spec.priority}",
             )
         for above in self._idle.path(queue.id):
-            if above.max_pending is not None and self.pending(above.id) >= above.max_pending:
+            more = spec.array.count if spec.array is not None else 1
+            if above.max_pending is not None and self.pending(above.id) + more > above.max_pending:
                 raise AdmissionError("queue", f"queue {above.id!r} is full: {above.max_pending} workloads wait in it")
         self._check_dependencies(spec)
+        self._check_entry_ids(spec)
         check_fits_ever(spec, self._idle, self._shapes)
         return (Submitted(spec, now_s),)
 
     def cancel(self, id: WorkloadId, reason: str, now_s: float) -> tuple[Event, ...]:
         """End a workload: at once if it waits, else its attempt is stopped first. AdmissionError if it is unknown."""
         check_text(reason, "reason")
-        workload = self._workloads.get(id)
+        workload = self.find(id)
         if workload is None:
             raise AdmissionError("id", f"workload {id!r} does not exist")
         if workload.state.terminal or workload.cancel_requested:
             return ()
-        return (CancelRequested(id, reason, now_s),)
+        book = self._arrays.books.get(id)
+        listed = [book.id_of(index) for index in sorted(book.remembered)] if book is not None else []
+        alive = [entry for entry in listed if not self._workloads[entry].state.terminal]
+        return tuple(CancelRequested(one, reason, now_s) for one in (id, *alive))
 
     def set_half_life(self, half_life_s: float, now_s: float) -> tuple[Event, ...]:
         """From now on what was used counts half after so long; 0: it does not decay. SpecError."""
@@ -271,6 +282,7 @@ class QueueTree:
         if workload.state in LIVE and workload.attempt == start.attempt and workload.placement == placement:
             return ()
         check_start(workload, start, now_s)
+        self._check_cap(workload)
         self._check_quota(workload, total(m.bundle for m in placement))
         return (
             Started(
@@ -395,20 +407,30 @@ class QueueTree:
         self._version += 1
 
     def _accept(self, workload: Workload, at_s: float) -> None:
-        self._put(replace(workload, unmet=self._dependents.open_at_submission(workload, self._workloads)), at_s)
+        opened = replace(workload, unmet=self._dependents.open_at_submission(workload, self._workloads))
+        self._put(self._arrays.accept(opened) if opened.spec.array is not None else opened, at_s)
 
     def _advance(self, event: WorkloadEvent) -> None:
-        workload = advance(self._workloads[event.workload], event)
+        if isinstance(event, CancelRequested) and self._cancels_entries(event):
+            return
+        workload = advance(self._workloads.get(event.workload) or self._list(event.workload, event.at_s), event)
         self._put(workload, event.at_s)
         if workload.state is State.SUCCEEDED:
             self._history.succeeded(workload, event.at_s, self._version + 1)
 
     def _forget(self, id: WorkloadId) -> None:
-        workload = self._workloads[id]
+        workload = self._workloads.get(id)
+        if workload is None:
+            return  # an entry that went with its array
         if not workload.state.terminal:
             raise TransitionError(f"workload {id} can't be forgotten: it is {workload.state.value}")
         del self._workloads[id]
         self._log.drop(id, self._version + 1)
+        if workload.spec.array is not None:
+            for entry in self._arrays.forget(id):
+                self._forget(entry)
+        elif workload.spec.entry is not None and workload.spec.entry.array in self._arrays.books:
+            self._arrays.books[workload.spec.entry.array].remembered.discard(workload.spec.entry.index)
 
     def _put(self, workload: Workload, at_s: float) -> None:
         """Replace a workload and keep the counts per queue, the history of usage and the order of change."""
@@ -420,10 +442,14 @@ class QueueTree:
         self._count(workload, old, at_s)
         for freed in self._dependents.changed(workload, self._workloads):
             self._put(freed, at_s)
+        if workload.spec.array is not None:
+            self._refill(workload, at_s)
+        elif workload.spec.entry is not None and old is not None:
+            self._entry_changed(workload, old, at_s)
 
     def _count(self, workload: Workload, old: Workload | None, at_s: float) -> None:
         """What waits in each queue, and what each is charged."""
-        waits = (workload.state is State.PENDING) - (old is not None and old.state is State.PENDING)
+        waits = waiting_count(workload) - waiting_count(old)
         before = old.placement if old is not None else ()
         if waits == 0 and before == workload.placement:
             return
@@ -449,6 +475,8 @@ class QueueTree:
             if dependency.workload is not None and dependency.workload not in self._workloads:
                 what = f"{text_of(dependency)}: {dependency.workload!r} does not exist, or ended too long ago"
                 raise AdmissionError(f"after[{n}].workload", what)
+            if dependency.kind is After.CORRESPONDING:
+                self._check_corresponds(spec, dependency.workload, f"after[{n}].workload")
 
     def _known(self, id: WorkloadId) -> Workload:
         workload = self._workloads.get(id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rayorch.core.arrays import EntryRow, shown_state
 from rayorch.core.decisions import Resize, Start
 from rayorch.core.errors import AdmissionError, RayorchError, SpecError
 from rayorch.core.events import Event
@@ -149,7 +150,7 @@ class WaitRequest:
             return True
         match self.until:
             case Until.RUNNING:
-                return workload.state is State.RUNNING
+                return shown_state(workload) is State.RUNNING
             case Until.READY:
                 return workload.state is State.RUNNING and workload.ready_s is not None
             case Until.CHANGED:
@@ -172,7 +173,7 @@ class WorkloadFilter:
         """Whether the workload passes every condition."""
         spec = workload.spec
         return (
-            (not self.states or workload.state in self.states)
+            (not self.states or shown_state(workload) in self.states)
             and (not self.kinds or spec.kind in self.kinds)
             and (not self.queue or spec.queue == self.queue or spec.queue.startswith(f"{self.queue}/"))
             and (not self.owner or spec.owner == self.owner)
@@ -199,6 +200,23 @@ class WorkloadPage:
 
     workloads: tuple[Workload, ...]
     next_cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesRequest:
+    """Entries of an array, from index `first` on."""
+
+    array: WorkloadId
+    first: int = 0
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesPage:
+    """Some entries in the order of their indices; `next_first` None: there are no further ones."""
+
+    entries: tuple[EntryRow, ...]
+    next_first: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

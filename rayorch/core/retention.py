@@ -27,14 +27,26 @@ class Retention:
 
 DEFAULT_RETENTION = Retention()
 
+ENTRY_RETENTION = Retention(count=1_000, least_s=60.0, most_s=3_600.0)
+"""Ended entries of arrays, of which the array itself goes on to know state and exit code."""
+
 
 def to_forget(workloads: Iterable[Workload], now_s: float, retention: Retention) -> tuple[WorkloadId, ...]:
     """The ended workloads that need not be remembered any more, the oldest first, at most MOST_AT_ONCE; O(n log n)."""
-    ended = sorted((w.ended_s, w.id) for w in workloads if w.state.terminal and w.ended_s is not None)
+    ended: list[tuple[float, WorkloadId]] = []
+    entries: list[tuple[float, WorkloadId]] = []
+    for workload in workloads:
+        if workload.state.terminal and workload.ended_s is not None:
+            (ended if workload.spec.entry is None else entries).append((workload.ended_s, workload.id))
+    found = _due(entries, now_s, ENTRY_RETENTION)[:MOST_AT_ONCE]
+    return (*found, *_due(ended, now_s, retention)[: MOST_AT_ONCE - len(found)])
+
+
+def _due(ended: list[tuple[float, WorkloadId]], now_s: float, retention: Retention) -> list[WorkloadId]:
+    ended.sort()
     surplus = len(ended) - retention.count
-    found = [
+    return [
         id
         for place, (ended_s, id) in enumerate(ended)
         if now_s - ended_s > retention.most_s or (place < surplus and now_s - ended_s > retention.least_s)
     ]
-    return tuple(found[:MOST_AT_ONCE])

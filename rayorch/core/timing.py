@@ -25,10 +25,11 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """Which entry of which array a workload is."""
+    """Which entry of which array a workload is, and how many of that run at a time at most."""
 
     array: WorkloadId
     index: int
+    max_running: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

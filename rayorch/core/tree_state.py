@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rayorch.core.arrays import ArrayState
 from rayorch.core.events import NodeCordoned
 from rayorch.core.history import History, HistoryChanges
 from rayorch.core.types import QueueSpec, Workload, WorkloadId
@@ -21,6 +22,7 @@ class TreeState:
     workloads: tuple[Workload, ...] = ()
     cordons: tuple[NodeCordoned, ...] = ()
     history: History | None = None
+    arrays: tuple[ArrayState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class QueueChanges:
 
     `queues` and `cordons` are always complete. `workloads`: those that changed, ended ones included; with `full`,
     all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time. `forgotten`:
-    those that are remembered no longer.
+    those that are remembered no longer. `folded`: ended entries that are no workloads of their own any more; their
+    array knows what became of them.
     """
 
     version: int
@@ -40,3 +43,4 @@ class QueueChanges:
     renewals: int = 0
     forgotten: tuple[WorkloadId, ...] = ()
     history: HistoryChanges = field(default_factory=HistoryChanges)
+    folded: tuple[WorkloadId, ...] = ()

@@ -105,6 +105,8 @@ class SimController:
         )
         if queues.full:
             self.workloads.clear()
+        for gone in (*queues.forgotten, *queues.folded):
+            self.workloads.pop(gone, None)
         self.workloads.update({w.id: w for w in queues.workloads if not w.state.terminal})
         for workload in queues.workloads:
             if workload.state.terminal:

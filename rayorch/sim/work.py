@@ -354,7 +354,8 @@ class SimAttempts:
         return group is not None and not group.lost
 
     def _work(self, id: WorkloadId) -> SimWork:
-        return self.works.get(id, SimWork())
+        work = self.works.get(id)
+        return work or self.works.get(WorkloadId(id.rpartition(".")[0]), SimWork())  # an entry works as its array says
 
 
 def _free_seats(grant: Grant, groups: Iterable[SimGroup]) -> list[Seat]:

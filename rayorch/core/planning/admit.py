@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.claims import Claim, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
-from rayorch.core.planning.gates import timing_gate
+from rayorch.core.planning.gates import array_wait, beyond_caps, timing_gate
 from rayorch.core.planning.growth import missing
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.waiting import Verdict
@@ -31,12 +31,15 @@ def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: Order
     walk = Walk(draft, docket, view)
     former = {gone.workload for gone in facts.leaving}
     ordered = {id for gangs in facts.orders.values() for id in gangs}
+    capped = beyond_caps(docket.special, facts.workloads, facts.held, facts.now_s)
+    for record in docket.arrays.values():
+        draft.waits.put(record.id, array_wait(record, facts.now_s))
     for id in sorted({*docket.special, *former, *facts.owed, *ordered}):
         place = docket.place(id)
         if place is not None:
             line, key, workload = place
             claim = start_claim(workload, draft.priced_gang(line.gang))
-            request = Request(claim, _gate(draft, workload, former))
+            request = Request(claim, _gate(draft, workload, former) or capped.get(id, ()))
             walk.alone(request, (0, *key[1:]) if id in facts.owed else key)
     for workload in running:
         for claim in _asked(draft, workload):
@@ -47,14 +50,18 @@ def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: Order
 
 
 def key_of(draft: Draft, workload: Workload, view: OrderView, surplus: int, owed: bool = False) -> SortKey:
-    """The key within the queue."""
-    return (int(not owed), *draft.facts.profile.order(workload, view), workload.spec.id, surplus)
+    """The key within the queue. Of equals the one that was accepted first goes first; a.9 before a.10."""
+    spec = workload.spec
+    index = spec.entry.index if spec.entry is not None else 0
+    own = draft.facts.profile.order(workload, view)
+    return (int(not owed), *own, workload.sequence, index, spec.id, surplus)
 
 
 def is_special(workload: Workload) -> bool:
     """Whether `_gate` may find something for a pending workload by what it is itself."""
     spec = workload.spec
-    return workload.not_before_s > 0 or spec.begin_s is not None or bool(workload.unmet)
+    capped = spec.entry is not None and spec.entry.max_running is not None
+    return capped or workload.not_before_s > 0 or spec.begin_s is not None or bool(workload.unmet)
 
 
 def may_ask(workload: Workload) -> bool:

@@ -50,7 +50,8 @@ class _Place:
 
 
 class Docket:
-    """All lines. One that is empty is dropped. `special`: those whose gate must be looked at in every turn.
+    """All lines. One that is empty is dropped. `special`: those whose gate must be looked at in every turn. `arrays`:
+    records of arrays, which never start and stand in no line.
 
     Where a queue limits what each owner holds, each owner has lines of its own.
     """
@@ -62,6 +63,7 @@ class Docket:
         self._lines: dict[QueueId, dict[tuple[int, str], Line]] = {}
         self._places: dict[WorkloadId, _Place] = {}
         self.special: dict[WorkloadId, Workload] = {}
+        self.arrays: dict[WorkloadId, Workload] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -94,6 +96,9 @@ class Docket:
         """These wait now; none of them did before, as far as the docket knows."""
         fresh: dict[int, tuple[Line, list[Entry]]] = {}
         for workload in workloads:
+            if workload.spec.array is not None:
+                self.arrays[workload.spec.id] = workload
+                continue
             gang, queue, id = self.gang(workload), workload.spec.queue, workload.spec.id
             lines = self._lines.setdefault(queue, {})
             owner = workload.spec.owner if self._by_owner(queue) else ""
@@ -116,6 +121,7 @@ class Docket:
     def drop(self, ids: Iterable[WorkloadId]) -> None:
         """These wait no longer (those that did not are passed over)."""
         for id in ids:
+            self.arrays.pop(id, None)
             place = self._places.pop(id, None)
             if place is None:
                 continue

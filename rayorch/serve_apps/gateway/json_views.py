@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
+from rayorch.core.arrays import shown_state
 from rayorch.core.bypass import Bypass
 from rayorch.core.decisions import Wait
 from rayorch.core.events import Submitted
@@ -55,7 +56,7 @@ def workload_json(
         "owner": spec.owner,
         "priority": spec.priority,
         "preemptible": spec.preemptible,
-        "state": workload.state.value,
+        "state": shown_state(workload).value,
         "reason": workload.reason,
         "attempt": workload.attempt,
         "roles": [

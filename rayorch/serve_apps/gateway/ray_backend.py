@@ -111,7 +111,10 @@ class RayBackend:
 
     async def workload(self, workload: WorkloadId) -> Workload | None:
         """From a copy that is at most WATCH_AGE_S old, newer than any command that went through this gateway."""
-        return await self._copy.get(workload)
+        known = await self._copy.get(workload)
+        if known is None and "." in workload:  # perhaps an array's entry that is no workload of its own now
+            known = await self._owner("workload", workload)
+        return known
 
     async def wait(self, request: WaitRequest) -> Workload | None:
         """A long poll at the queue owner, which answers when it happens."""
@@ -147,7 +150,7 @@ class RayBackend:
         view: ExplainView | None = await self._call(
             controller_name(self._instance), "explain", workload, changes, wait_s=wait_s
         )
-        known = await self._copy.get(workload)
+        known = await self.workload(workload)
         if known is None:
             return None
         if view is None or (view.workload.state, view.workload.attempt) != (known.state, known.attempt):
@@ -290,8 +293,8 @@ class _WorkloadCopy:
                 if changes.full:
                     self._known = {}
                 self._known.update((w.id, w) for w in changes.workloads)
-                for forgotten in changes.forgotten:
-                    self._known.pop(forgotten, None)
+                for gone in (*changes.forgotten, *changes.folded):
+                    self._known.pop(gone, None)
                 self._version, self._renewals = changes.version, changes.renewals
                 if expired == self._expired:  # else a command went through while the owner answered
                     self._asked_s = asked_s
