@@ -23,6 +23,9 @@ from rayorch.core.gang_shape import choices
 from rayorch.core.ids import NodeId as NodeId
 from rayorch.core.ids import QueueId as QueueId
 from rayorch.core.ids import WorkloadId as WorkloadId
+from rayorch.core.queue_limits import Budget as Budget
+from rayorch.core.queue_limits import QueueMode as QueueMode
+from rayorch.core.queue_limits import UserLimits as UserLimits
 from rayorch.core.resources import CPU as CPU
 from rayorch.core.resources import GPU as GPU
 from rayorch.core.resources import MAX_UNITS as MAX_UNITS
@@ -170,37 +173,6 @@ class WorkloadSpec:
     def max_resources(self) -> Resources:
         """What the gang holds at its largest."""
         return total(r.bundle.times(r.max_count) for r in self.roles)
-
-
-class QueueMode(StrEnum):
-    """Whether a queue's work may start, and whether what runs may stay."""
-
-    OPEN = "open"
-    HOLD = "hold"  # nothing of it starts; what runs goes on
-    DRAIN = "drain"  # nothing of it starts; what runs is stopped and requeued
-    DELETING = "deleting"  # it takes nothing new, shares nothing any more and goes when its last workload has ended
-
-
-@dataclass(frozen=True, slots=True)
-class UserLimits:
-    """What each owner may hold in a queue and below it, and how many workloads may run and wait; None: no limit."""
-
-    resources: Resources = Resources()  # a resource that is not named is not limited
-    max_running: int | None = None
-    max_pending: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """GPU-hours that a queue and those below it may use in each period; what runs when it is spent is drained or stays.
-
-    `period_s` None: once and for all. `from_s`: when the first period begins. `drain`: stop what runs when it is spent.
-    """
-
-    gpu_hours: float
-    period_s: float | None = None
-    from_s: float = 0.0
-    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Gang, Shape, staying, with_model
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.seats import Search
+from rayorch.core.planning.takings import Move as Move
+from rayorch.core.planning.takings import Removal as Removal
 from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
@@ -208,34 +210,6 @@ class Books:
         for member in members:
             self.room.give(member.node, member.bundle, member.devices)
         refund_quota(workload, members, ends, self.quota)
-
-
-@dataclass(slots=True)
-class Removal:
-    """Surplus numbers that a running attempt gives up in this plan."""
-
-    numbers: set[int]
-    release_by_s: float
-    beneficiary: WorkloadId | None
-    reason: str
-    cost_gpu_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One thing that frees room: a surplus seat of a running attempt, or (`stops`) all that it holds."""
-
-    victim: Workload
-    members: tuple[Member, ...]
-    stops: bool
-    cost_gpu_s: float
-    frees: Resources
-
-    @property
-    def key(self) -> SortKey:
-        """Cheapest first, then lower priority, then who started last, then the id."""
-        number = max((m.surplus for m in self.members), default=0)
-        return (self.cost_gpu_s, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
 
 
 @dataclass(slots=True)
