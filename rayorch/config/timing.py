@@ -99,12 +99,15 @@ class Array(Model):
 class TimingBody(Model):
     """`wall_limit`: it is stopped for good after running that long. `expected`: how long its owner thinks that it runs.
 
-    `begin`: it does not start before. `after`: what must have happened to others first (afterok:prep).
+    `begin`: it does not start before. `deadline`: it must have ended by then. `total_steps`: how many steps it has
+    to do. `after`: what must have happened to others first (afterok:prep).
     """
 
     wall_limit: Duration | None = None
     expected: Duration | None = None
     begin: Moment | None = None
+    deadline: Moment | None = None
+    total_steps: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     after: Items[AfterText] = ()
     retry: Retry = Retry()
     array: Annotated[Array | None, BeforeValidator(_array)] = None
@@ -118,6 +121,8 @@ class Timing(TypedDict):
     wall_limit_s: float | None
     expected_s: float | None
     begin_s: float | None
+    deadline_s: float | None
+    total_steps: int | None
     array: ArraySpec | None
     after: tuple[Dependency, ...]
     retries: tuple[RetryRule, ...]
@@ -135,6 +140,8 @@ def timing_of(body: TimingBody) -> Timing:
         "wall_limit_s": body.wall_limit,
         "expected_s": body.expected,
         "begin_s": body.begin,
+        "deadline_s": body.deadline,
+        "total_steps": body.total_steps,
         "array": ArraySpec(array.count, array.max_running, array.first) if array is not None else None,
         "after": tuple(dependency for text in body.after for dependency in dependencies_of(text)),
         "retries": tuple(RetryRule(rule.exit_codes, rule.max, rule.backoff) for rule in retry.rules),

@@ -57,6 +57,11 @@ class NodeShape:
         return self.total.gpu_units > 0 and self.value(MODEL_LABEL) in (None, model)
 
 
+def most_gpus(shapes: tuple[NodeShape, ...]) -> float | None:
+    """How many GPUs there can be at once, None where it is not known."""
+    return sum(shape.total.gpu_units * shape.max_count for shape in shapes) / UNIT if shapes else None
+
+
 # ---------------------------------------------------------------- what can't be right
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.history import History, classes_of
 from rayorch.core.service import run_s
+from rayorch.core.time_limits import limit_at_s
 from rayorch.core.types import Kind, Workload
 
 MIN_NAMED = 5
@@ -50,8 +51,8 @@ class Forecast:
         limit_s = workload.spec.wall_limit_s
         if limit_s is None:
             return found
-        started_s = workload.ready_s if workload.ready_s is not None else self.now_s
-        left_s = max(0.0, limit_s - max(0.0, self.now_s - started_s))
+        at_s = limit_at_s(workload)
+        left_s = max(0.0, limit_s - workload.ran_s) if at_s is None else max(0.0, at_s - self.now_s)
         return (left_s, left_s) if found is None else (min(found[0], left_s), min(found[1], left_s))
 
     def _unbounded(self, workload: Workload, done_s: float) -> Remaining | None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
-from rayorch.core.admission import check_fits_ever, check_queue, check_workload
+from rayorch.core.admission import check_fits_ever, check_queue, check_workload, most_gpus
 from rayorch.core.array_tree import ArrayTree
 from rayorch.core.arrays import waiting_count
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
@@ -24,6 +24,7 @@ from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import LIVE as LIVE
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_start, is_news, stronger
+from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.dependencies import Dependents, text_of
 from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
@@ -84,6 +85,7 @@ class QueueTree(ArrayTree):
         self._renewals = 0
         self._renewed: dict[WorkloadId, int] = {}
         self._dependents = Dependents()
+        self._deadlines = Deadlines()
         self._pending: dict[QueueId, int] = {}
         self._charged: dict[QueueId, Resources] = {}  # by the queue's own live attempts
         self._quota = Quota.of((), {})
@@ -243,6 +245,7 @@ class QueueTree(ArrayTree):
         self._check_dependencies(spec)
         self._check_entry_ids(spec)
         check_fits_ever(spec, self._idle, self._shapes)
+        self._deadlines.check(spec, now_s, most_gpus(self._shapes))
         return (Submitted(spec, now_s),)
 
     def cancel(self, id: WorkloadId, reason: str, now_s: float) -> tuple[Event, ...]:
@@ -270,8 +273,8 @@ class QueueTree(ArrayTree):
 
     def due(self, now_s: float) -> tuple[Event, ...]:
         """What follows by itself from what has happened; whoever applies events asks until there is nothing more."""
-        doomed = tuple(self._dependents.doomed.items())
-        return tuple(CancelRequested(id, reason, now_s) for id, reason in doomed)
+        doomed = {**self._deadlines.missed(now_s), **self._dependents.doomed}
+        return tuple(CancelRequested(id, reason, now_s) for id, reason in doomed.items())
 
     # ------------------------------------------------------------ commits of the controller
 
@@ -440,6 +443,7 @@ class QueueTree(ArrayTree):
         if workload.state not in LIVE:
             self._renewed.pop(workload.id, None)
         self._count(workload, old, at_s)
+        self._deadlines.put(workload)
         for freed in self._dependents.changed(workload, self._workloads):
             self._put(freed, at_s)
         if workload.spec.array is not None:

@@ -26,6 +26,8 @@ def check_timing(spec: WorkloadSpec) -> None:
     for field in ("begin_s", "deadline_s"):
         if (moment := getattr(spec, field)) is not None:
             check_moment(moment, field)
+    if spec.total_steps is not None:
+        _check_count(spec.total_steps, "total_steps", 1, 2**53 - 1)
     if spec.max_requeues is not None:
         _check_count(spec.max_requeues, "max_requeues", 0, MAX_RETRIES)
     check_text(spec.reservation, "reservation")

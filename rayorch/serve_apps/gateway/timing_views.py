@@ -16,6 +16,8 @@ def timing_json(workload: Workload) -> dict[str, Json]:
         "ranS": workload.ran_s,
         "expectedS": spec.expected_s,
         "beginAt": spec.begin_s,
+        "deadlineAt": spec.deadline_s,
+        "totalSteps": spec.total_steps,
         "after": [text_of(dependency) for dependency in spec.after],
         "unmet": [text_of(dependency) for dependency in workload.unmet],
         "requeues": workload.requeues,
