@@ -21,6 +21,7 @@ from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.core.allocations import gang_of
 from rayorch.core.arrays import entry_ids
 from rayorch.core.bound_devices import bundle_of
+from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
@@ -83,6 +84,8 @@ class RayCluster:
         self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
         self.capacity = Capacity()
         self.history = History()
+        self._budgets: tuple[BudgetUse, ...] = ()
+        self._countables = Resources()
         self.autoscaler: AutoscalerView | None = None
         self.capacity_notes: tuple[str, ...] = ()
         self._capacity_version = -1
@@ -166,6 +169,8 @@ class RayCluster:
             synced=synced,
             capacity=self.capacity,
             history=self.history,
+            countables=self._countables,
+            budgets=self._budgets,
         )
 
     def _take_sight(self, sight: Sight) -> int:
@@ -184,6 +189,7 @@ class RayCluster:
         for id in changed.forgotten:
             self._forgotten += (id, *entry_ids(id, self._arrays.pop(id, None)))
         self.history = self.history.changed(changed.history)
+        self._budgets, self._countables = changed.budgets, changed.countables
         if changed.full:
             self.workloads.clear()
         for id in (*changed.forgotten, *changed.folded):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rayorch.core.codec import FORMAT_VERSION, Json, encode, encode_in_parts, from_data, parse
 from rayorch.core.errors import ClusterError, SpecError
 from rayorch.core.events import (
+    CountablesSet,
     Event,
     Forgotten,
     HalfLifeSet,
@@ -75,7 +76,15 @@ def entry_of(event: Event) -> Entry:
     match event:
         case Submitted():
             workload = str(event.spec.id)
-        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | HalfLifeSet() | Forgotten():
+        case (
+            QueueSet()
+            | QueueDeleted()
+            | CountablesSet()
+            | NodeCordoned()
+            | NodeUncordoned()
+            | HalfLifeSet()
+            | Forgotten()
+        ):
             workload = ""
         case _:
             workload = str(event.workload)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from rayorch.core.events import (
+    CountablesSet,
     Event,
     Forgotten,
     HalfLifeSet,
@@ -57,7 +58,15 @@ def _workload_of(event: Event) -> WorkloadId | None:
     match event:
         case Submitted(spec=spec):
             return spec.id
-        case QueueSet() | QueueDeleted() | NodeCordoned() | NodeUncordoned() | HalfLifeSet() | Forgotten():
+        case (
+            QueueSet()
+            | QueueDeleted()
+            | CountablesSet()
+            | NodeCordoned()
+            | NodeUncordoned()
+            | HalfLifeSet()
+            | Forgotten()
+        ):
             return None
         case _:
             return event.workload

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.device_binding import device_index
-from rayorch.core.device_checks import check_member_devices, check_queue_devices
+from rayorch.core.device_checks import check_member_devices
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.gang_checks import check_gang
+from rayorch.core.queue_rules import check_limits, check_quota_ever, check_role_names
 from rayorch.core.quota import Quota
 from rayorch.core.sharing import MODES, RESERVED, device_need
 from rayorch.core.timing_checks import check_timing
@@ -108,13 +109,7 @@ def check_queue(spec: QueueSpec) -> None:
         raise SpecError("max_priority", f"must be at least min_priority {spec.min_priority}, got {spec.max_priority}")
     if spec.max_pending is not None and spec.max_pending < 0:
         raise SpecError("max_pending", f"must not be negative, got {spec.max_pending}")
-    for field, amount in (
-        ("deserved", spec.deserved),
-        ("borrow_limit", spec.borrow_limit or Resources()),
-        ("lend_limit", spec.lend_limit or Resources()),
-    ):
-        _check_amount(field, amount)
-        check_queue_devices(amount, field)
+    check_limits(spec)
 
 
 def _check_id(field: str, value: str) -> None:
@@ -141,6 +136,7 @@ def _check_role(role: Role) -> None:
         raise SpecError(f"{path}.bundle", "asks for nothing")
     _check_amount(f"{path}.bundle", role.bundle)
     check_member_devices(role.bundle, f"{path}.bundle")
+    check_role_names(role, path)
 
 
 def _check_amount(field: str, amount: Resources) -> None:
@@ -161,14 +157,7 @@ def check_fits_ever(spec: WorkloadSpec, idle: Quota, shapes: tuple[NodeShape, ..
 
     `idle`: the queues with nothing in use. `shapes` empty: the cluster is unknown, all fits.
     """
-    for name, units in spec.min_resources:
-        room = idle.headroom(spec.queue, name)
-        if room is not None and units > room:
-            raise AdmissionError(
-                "queue",
-                f"the gang's minimum can never run in queue {spec.queue!r}:"
-                f" it needs {units / UNIT:g} {name}, the queue can hold at most {room / UNIT:g}",
-            )
+    check_quota_ever(spec, idle)
     if not shapes:
         return
     whole, parts = spec, _always_needed(spec)

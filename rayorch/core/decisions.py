@@ -124,6 +124,10 @@ class WaitReason(StrEnum):
     """The closed list of reasons to wait. A new one needs its sentence in `explain.py`."""
 
     QUOTA = "Quota"  # the queue (or one above it) may hold no more
+    USER_LIMIT = "UserLimit"  # its owner may hold, or run, no more in that queue
+    COUNTABLES = "Countables"  # the cluster has no more of a licence, or whatever it counts as a whole
+    QUEUE_CLOSED = "QueueClosed"  # the queue, or one above it, is held, drained or being deleted
+    BUDGET = "Budget"  # the queue, or one above it, has spent its GPU-hours
     PRIORITY = "Priority"  # others go first and take the room
     BEHIND_HEAD = "BehindHead"  # its queue keeps strict order, and one ahead of it can't start yet
     RESOURCES = "Resources"  # not enough is free in all

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from rayorch.core.lifecycle import Move
 from rayorch.core.reports import AttemptReport
-from rayorch.core.types import Member, NodeId, QueueId, QueueSpec, StopCause, StopOrder, WorkloadId, WorkloadSpec
+from rayorch.core.types import (
+    Member,
+    NodeId,
+    QueueId,
+    QueueSpec,
+    Resources,
+    StopCause,
+    StopOrder,
+    WorkloadId,
+    WorkloadSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,14 @@ class QueueDeleted:
     """A queue without workloads and children was removed."""
 
     queue: QueueId
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CountablesSet:
+    """What the cluster has as a whole and no node has: licences, watts."""
+
+    amounts: Resources
     at_s: float
 
 
@@ -158,6 +176,7 @@ class HalfLifeSet:
 Event = (
     QueueSet
     | QueueDeleted
+    | CountablesSet
     | Submitted
     | CancelRequested
     | Started

@@ -11,6 +11,10 @@ from rayorch.core.types import State, Workload, WorkloadId
 
 SENTENCES: Mapping[WaitReason, str] = {
     WaitReason.QUOTA: "The queue, or one above it, may hold no more.",
+    WaitReason.USER_LIMIT: "Its owner holds, or runs, as much in that queue as each user may.",
+    WaitReason.COUNTABLES: "The cluster has no more of what it counts as a whole.",
+    WaitReason.QUEUE_CLOSED: "Its queue, or one above it, starts nothing.",
+    WaitReason.BUDGET: "Its queue, or one above it, has used up its GPU-hours.",
     WaitReason.PRIORITY: "Others go first and take the room.",
     WaitReason.BEHIND_HEAD: "Its queue keeps a strict order, and one ahead of it can't start yet.",
     WaitReason.RESOURCES: "Not enough is free in all.",
@@ -42,6 +46,10 @@ SENTENCES: Mapping[WaitReason, str] = {
 
 UNBLOCKS: Mapping[WaitReason, str] = {
     WaitReason.QUOTA: "work in that queue ends, others lend more, or the queue's share is raised",
+    WaitReason.USER_LIMIT: "work of the same owner ends, or the limit per user is raised",
+    WaitReason.COUNTABLES: "work that holds some ends, or the cluster is given more",
+    WaitReason.QUEUE_CLOSED: "the queue's mode is set to open, or the workload is submitted to another queue",
+    WaitReason.BUDGET: "the next period begins, or the budget is raised",
     WaitReason.PRIORITY: "those ahead finish, or its own priority is raised",
     WaitReason.BEHIND_HEAD: "the one ahead starts or is cancelled, or the queue is no longer strict",
     WaitReason.RESOURCES: "running work ends or shrinks, or nodes are added",

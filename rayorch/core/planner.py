@@ -17,6 +17,7 @@ from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
+from rayorch.core.planning.queue_gates import queue_gate, reopens_s
 from rayorch.core.planning.scale import scale
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
@@ -54,7 +55,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
         run_passes(draft, walk)  # 4 to 7, action by action
         return draft
     for request in walk:  # 4: who goes first, compared anew after each decision
-        if not _kept_behind(draft, walk, request.claim):
+        if not _shut(draft, walk, request.claim) and not _kept_behind(draft, walk, request.claim):
             _serve(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
@@ -111,6 +112,17 @@ def _note_head(draft: Draft, claim: Claim) -> None:
     if draft.facts.strict(claim.queue):
         detail = f"{claim.id} goes before it in queue {claim.queue}"
         draft.blocking[claim.queue] = (Wait(WaitReason.BEHIND_HEAD, detail, blockers=(claim.id,)),)
+
+
+def _shut(draft: Draft, walk: Walk, claim: Claim) -> bool:
+    """Whether its queue starts nothing now; what runs there may still get back what it lacks."""
+    waits = queue_gate(draft, claim.queue, bool(claim.resources.gpu_units)) if not claim.grows else ()
+    if not waits:
+        return False
+    if all(wait.reason is WaitReason.BUDGET for wait in waits):
+        _estimate(draft, claim, reopens_s(draft, claim.queue))
+    walk.close(Verdict(lambda: waits, False))
+    return True
 
 
 def _kept_behind(draft: Draft, walk: Walk, claim: Claim) -> bool:

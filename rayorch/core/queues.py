@@ -18,8 +18,8 @@ from dataclasses import replace
 from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_queue, check_workload, most_gpus
 from rayorch.core.array_tree import ArrayTree
-from rayorch.core.arrays import waiting_count
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
+from rayorch.core.budgets import BudgetUse
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import LIVE as LIVE
 from rayorch.core.commits import STRENGTH as STRENGTH
@@ -27,11 +27,12 @@ from rayorch.core.commits import check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.dependencies import Dependents, text_of
-from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
+from rayorch.core.errors import AdmissionError, SpecError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
     AttemptReady,
     CancelRequested,
+    CountablesSet,
     Event,
     Forgotten,
     HalfLifeSet,
@@ -47,7 +48,8 @@ from rayorch.core.events import (
 )
 from rayorch.core.history_book import HistoryBook
 from rayorch.core.lifecycle import Move
-from rayorch.core.quota import Quota
+from rayorch.core.queue_books import QueueBooks
+from rayorch.core.queue_rules import check_countables
 from rayorch.core.reports import AttemptReport
 from rayorch.core.retention import Retention, to_forget
 from rayorch.core.snapshot import Versions
@@ -55,10 +57,10 @@ from rayorch.core.timing import After
 from rayorch.core.tree_state import QueueChanges as QueueChanges
 from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
-    UNIT,
     Member,
     NodeId,
     QueueId,
+    QueueMode,
     QueueSpec,
     Resources,
     State,
@@ -67,6 +69,7 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
     WorkloadSpec,
+    charge_of,
     total,
 )
 from rayorch.core.wellformed import check_moment, check_seconds, check_text
@@ -78,7 +81,7 @@ class QueueTree(ArrayTree):
     def __init__(self) -> None:
         super().__init__()
         self._version = 0
-        self._queues: dict[QueueId, QueueSpec] = {}
+        self._books = QueueBooks()
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
         self._log: ChangeLog[WorkloadId] = ChangeLog()
@@ -86,10 +89,6 @@ class QueueTree(ArrayTree):
         self._renewed: dict[WorkloadId, int] = {}
         self._dependents = Dependents()
         self._deadlines = Deadlines()
-        self._pending: dict[QueueId, int] = {}
-        self._charged: dict[QueueId, Resources] = {}  # by the queue's own live attempts
-        self._quota = Quota.of((), {})
-        self._idle = Quota.of((), {})
         self._history = HistoryBook()
 
     # ------------------------------------------------------------ reading
@@ -102,7 +101,7 @@ class QueueTree(ArrayTree):
     @property
     def queues(self) -> Mapping[QueueId, QueueSpec]:
         """All queues by path."""
-        return self._queues
+        return self._books.specs
 
     @property
     def workloads(self) -> Mapping[WorkloadId, Workload]:
@@ -121,11 +120,16 @@ class QueueTree(ArrayTree):
 
     def used(self, queue: QueueId) -> Resources:
         """What live attempts in the queue and below it were committed to."""
-        return self._quota.used(queue)
+        return self._books.quota.used(queue)
 
     def pending(self, queue: QueueId) -> int:
         """How many workloads wait in the queue and below it."""
-        return self._pending.get(queue, 0)
+        return self._books.pending(queue)
+
+    @property
+    def budgets(self) -> tuple[BudgetUse, ...]:
+        """What is spent of each queue's budget."""
+        return self._books.budgets
 
     def changes_since(self, version: int, renewals: int = 0) -> QueueChanges:
         """What a reader with this version lacks; O(changes). Version 0, or one from another history, gives all."""
@@ -141,12 +145,14 @@ class QueueTree(ArrayTree):
         return QueueChanges(
             version=self._version,
             full=changed is None,
-            queues=tuple(self._queues[id] for id in sorted(self._queues)),
+            queues=self._sorted_queues(),
             workloads=tuple(self._workloads[id] for id in sorted(ids)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             renewals=self._renewals,
             forgotten=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is None)),
             folded=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is not None)),
+            budgets=self._books.budgets,
+            countables=self._books.countables,
             history=self._history.changes_since(version if version <= self._version else 0),
         )
 
@@ -154,9 +160,11 @@ class QueueTree(ArrayTree):
         """Everything, sorted by id."""
         return TreeState(
             version=self._version,
-            queues=tuple(self._queues[id] for id in sorted(self._queues)),
+            queues=self._sorted_queues(),
             workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
+            budgets=self._books.budgets,
+            countables=self._books.countables,
             history=self._history.state(),
             arrays=tuple(self._arrays.books[id].state() for id in sorted(self._arrays.books)),
         )
@@ -167,12 +175,12 @@ class QueueTree(ArrayTree):
         tree = QueueTree()
         tree._log = ChangeLog(floor=state.version - 1)  # what was forgotten before that, nobody knows any more
         tree._version = state.version - 1  # so that everything counts as changed by the last event
-        tree._queues = {spec.id: spec for spec in state.queues}
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
-        tree._rebuild_quota()
+        tree._books.restore(state.queues, state.countables)
         tree._arrays.restore(state.arrays, state.workloads)
         for workload in sorted(state.workloads, key=lambda w: (w.sequence, w.submitted_s, w.id)):
             tree._put(workload, workload.started_s or workload.submitted_s)
+        tree._books.restore_budgets(state.budgets)
         if state.history is not None:
             tree._history = HistoryBook(state.history, state.version - 1)
         tree._version = state.version
@@ -187,21 +195,44 @@ class QueueTree(ArrayTree):
     def set_queue(self, spec: QueueSpec, now_s: float) -> tuple[Event, ...]:
         """Create a queue or replace its settings. SpecError; AdmissionError for an unknown parent."""
         check_queue(spec)
-        if spec.parent is not None and spec.parent not in self._queues:
+        if spec.mode is QueueMode.DELETING:
+            raise SpecError("mode", "is what deleting a queue sets")
+        if spec.parent is not None and spec.parent not in self.queues:
             raise AdmissionError("id", f"the parent queue {spec.parent!r} does not exist")
-        return () if self._queues.get(spec.id) == spec else (QueueSet(spec, now_s),)
+        return () if self.queues.get(spec.id) == spec else (QueueSet(spec, now_s),)
 
-    def delete_queue(self, id: QueueId, now_s: float) -> tuple[Event, ...]:
-        """Remove a queue that has no children and nothing waiting or running. AdmissionError otherwise."""
-        if id not in self._queues:
+    def delete_queue(self, id: QueueId, now_s: float, drain: bool = False) -> tuple[Event, ...]:
+        """Remove a queue that has no children and nothing waiting or running. AdmissionError otherwise.
+
+        With `drain`, one that is in use takes nothing new and shares nothing from now on, what waits in it is
+        cancelled, and it goes when the last of what runs has ended.
+        """
+        spec = self.queues.get(id)
+        if spec is None:
             return ()
-        children = sorted(other for other, spec in self._queues.items() if spec.parent == id)
+        children = sorted(other for other, known in self.queues.items() if known.parent == id)
         if children:
             raise AdmissionError("queue", f"queue {id!r} has the child queue {children[0]!r}")
-        alive = sorted(w.id for w in self._workloads.values() if w.spec.queue == id and not w.state.terminal)
-        if alive:
+        if not self._books.alive(id):
+            return (QueueDeleted(id, now_s),)
+        if not drain:
+            alive = sorted(w.id for w in self._workloads.values() if w.spec.queue == id and not w.state.terminal)
             raise AdmissionError("queue", f"queue {id!r} has {len(alive)} workloads that have not ended: {alive[0]} …")
-        return (QueueDeleted(id, now_s),)
+        if spec.mode is QueueMode.DELETING:
+            return ()
+        waiting = sorted(w.id for w in self._workloads.values() if w.spec.queue == id and w.state is State.PENDING)
+        events: list[Event] = [QueueSet(replace(spec, mode=QueueMode.DELETING), now_s)]
+        events += [CancelRequested(workload, f"queue {id} was deleted", now_s) for workload in waiting]
+        return tuple(events)
+
+    def set_countables(self, amounts: Resources, now_s: float) -> tuple[Event, ...]:
+        """What the cluster has as a whole and no node has: licences, watts. SpecError for a wrong amount."""
+        check_countables(amounts, "countables")
+        for workload in self._workloads.values():
+            gone = [n for role in workload.spec.roles for n, _ in role.countables if not amounts.units(n)]
+            if gone and not workload.state.terminal:
+                raise AdmissionError(f"countables.{gone[0]}", f"workload {workload.id!r} names it and has not ended")
+        return () if amounts == self._books.countables else (CountablesSet(amounts, now_s),)
 
     def cordon(self, node: NodeId, reason: str, drain_by_s: float | None, now_s: float) -> tuple[Event, ...]:
         """Nothing new on the node; with `drain_by_s`, what is there must leave by then. SpecError."""
@@ -229,22 +260,10 @@ class QueueTree(ArrayTree):
             if known.spec == spec:
                 return ()
             raise AdmissionError("id", f"another workload with the id {spec.id!r} exists, or ended not long ago")
-        queue = self._queues.get(spec.queue)
-        if queue is None:
-            names = ", ".join(sorted(self._queues)) or "none"
-            raise AdmissionError("queue", f"queue {spec.queue!r} does not exist; there are: {names}")
-        if not queue.min_priority <= spec.priority <= queue.max_priority:
-            raise AdmissionError(
-                "priority",
-                f"queue {queue.id!r} takes {queue.min_priority} to {queue.max_priority}, got {spec.priority}",
-            )
-        for above in self._idle.path(queue.id):
-            more = spec.array.count if spec.array is not None else 1
-            if above.max_pending is not None and self.pending(above.id) + more > above.max_pending:
-                raise AdmissionError("queue", f"queue {above.id!r} is full: {above.max_pending} workloads wait in it")
+        self._books.check_entry(spec)
         self._check_dependencies(spec)
         self._check_entry_ids(spec)
-        check_fits_ever(spec, self._idle, self._shapes)
+        check_fits_ever(spec, self._books.idle, self._shapes)
         self._deadlines.check(spec, now_s, most_gpus(self._shapes))
         return (Submitted(spec, now_s),)
 
@@ -286,7 +305,7 @@ class QueueTree(ArrayTree):
             return ()
         check_start(workload, start, now_s)
         self._check_cap(workload)
-        self._check_quota(workload, total(m.bundle for m in placement))
+        self._books.check_start(workload, charge_of(placement), 1, now_s)
         return (
             Started(
                 workload=workload.id,
@@ -321,8 +340,8 @@ class QueueTree(ArrayTree):
         placement = seats_only(members)
         if placement == workload.placement:
             return ()
-        added = total(m.bundle for m in placement) - total(m.bundle for m in workload.placement)
-        self._check_quota(workload, added.floor_zero())
+        added = charge_of(placement) - charge_of(workload.placement)
+        self._books.check_start(workload, added.floor_zero(), 0, now_s)
         return (
             Resized(
                 workload=workload.id,
@@ -347,7 +366,7 @@ class QueueTree(ArrayTree):
         if over or workload.attempt > ended.attempt:
             return ()
         self._current(workload, ended.attempt)
-        if ended.move is Move.REQUEUED and workload.cancel_requested:
+        if ended.move is Move.REQUEUED and (workload.cancel_requested or self._books.going(workload.spec.queue)):
             ended = replace(ended, move=Move.CANCELLED, cause=StopCause.CANCELLED)
         if ended.move is Move.CANCELLED and workload.state is State.RUNNING:
             order = StopOrder(StopCause.CANCELLED, ended.reason, ended.at_s, ended.at_s)
@@ -387,13 +406,12 @@ class QueueTree(ArrayTree):
     def apply(self, event: Event) -> None:
         """Take in one event, in the journal's order. TransitionError when the lifecycle has no such move."""
         match event:
-            case QueueSet(spec=spec):
-                self._queues[spec.id] = spec
-                self._rebuild_quota()
+            case QueueSet(spec=spec, at_s=at_s):
+                self._books.set(spec, at_s)
             case QueueDeleted(queue=queue):
-                self._queues.pop(queue, None)
-                self._rebuild_quota()
-                self._history.queue_deleted(queue, self._version + 1)
+                self._drop(queue)
+            case CountablesSet(amounts=amounts):
+                self._books.set_countables(amounts)
             case Submitted(spec=spec, at_s=at_s):
                 self._accept(Workload(spec, State.PENDING, at_s, sequence=self._version + 1), at_s)
             case Forgotten(workloads=ids):
@@ -407,6 +425,8 @@ class QueueTree(ArrayTree):
                 self._history.set_half_life(half_life_s, at_s, self._version + 1)
             case _:
                 self._advance(event)
+        for queue in self._books.emptied():
+            self._drop(queue)  # it was being deleted, and its last workload has ended
         self._version += 1
 
     def _accept(self, workload: Workload, at_s: float) -> None:
@@ -420,6 +440,10 @@ class QueueTree(ArrayTree):
         self._put(workload, event.at_s)
         if workload.state is State.SUCCEEDED:
             self._history.succeeded(workload, event.at_s, self._version + 1)
+
+    def _drop(self, queue: QueueId) -> None:
+        self._books.drop(queue)
+        self._history.queue_deleted(queue, self._version + 1)
 
     def _forget(self, id: WorkloadId) -> None:
         workload = self._workloads.get(id)
@@ -453,23 +477,14 @@ class QueueTree(ArrayTree):
 
     def _count(self, workload: Workload, old: Workload | None, at_s: float) -> None:
         """What waits in each queue, and what each is charged."""
-        waits = waiting_count(workload) - waiting_count(old)
         before = old.placement if old is not None else ()
-        if waits == 0 and before == workload.placement:
-            return
-        own = workload.spec.queue
-        held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
-        self._charged[own] = self._charged.get(own, Resources()) + held
-        self._quota.charge(own, held)
-        self._history.held(own, workload.spec.owner, held, at_s, self._version + 1)
-        queue: QueueId | None = own
-        while queue is not None:
-            self._pending[queue] = self._pending.get(queue, 0) + waits
-            queue = QueueSpec(queue).parent
+        self._books.put(old, workload, at_s)
+        if before != workload.placement:
+            held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
+            self._history.held(workload.spec.queue, workload.spec.owner, held, at_s, self._version + 1)
 
-    def _rebuild_quota(self) -> None:
-        self._quota = Quota.of(self._queues.values(), self._charged)
-        self._idle = Quota.of(self._queues.values(), {})
+    def _sorted_queues(self) -> tuple[QueueSpec, ...]:
+        return tuple(self.queues[id] for id in sorted(self.queues))
 
     # ------------------------------------------------------------ checks
 
@@ -495,11 +510,3 @@ class QueueTree(ArrayTree):
                 f" it is {workload.state.value} in attempt {workload.attempt}"
             )
         return workload
-
-    def _check_quota(self, workload: Workload, more: Resources) -> None:
-        """StalePlanError if the queue, or one above it, may not hold `more` now."""
-        for short in self._quota.shortages(workload.spec.queue, more):
-            raise StalePlanError(
-                f"{workload.id} needs {short.need / UNIT:g} {short.resource},"
-                f" queue {short.queue} may take {short.have / UNIT:g} more"
-            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import Capacity
 from rayorch.core.history import History
 from rayorch.core.timing import ReservationSpec
@@ -26,7 +27,8 @@ class Snapshot:
     `workloads`: those that have not ended. `synced`: the allocator has compared its books with the world since
     its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the
     preemption stage may make. `capacity`: where nodes come from. `countables`: what the cluster has as a whole and no
-    node has (licences, watts). `reservations`: room held in advance. `history`: what was learned from the past.
+    node has (licences, watts). `budgets`: what is spent of those that queues have. `reservations`: room held in
+    advance. `history`: what was learned from the past.
     """
 
     versions: Versions
@@ -40,4 +42,5 @@ class Snapshot:
     capacity: Capacity = Capacity()
     countables: Resources = Resources()
     reservations: tuple[ReservationSpec, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()
     history: History = field(default_factory=History)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayorch.core.arrays import ArrayState
+from rayorch.core.budgets import BudgetUse
 from rayorch.core.events import NodeCordoned
 from rayorch.core.history import History, HistoryChanges
-from rayorch.core.types import QueueSpec, Workload, WorkloadId
+from rayorch.core.types import QueueSpec, Resources, Workload, WorkloadId
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class TreeState:
     queues: tuple[QueueSpec, ...] = ()
     workloads: tuple[Workload, ...] = ()
     cordons: tuple[NodeCordoned, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()
+    countables: Resources = Resources()
     history: History | None = None
     arrays: tuple[ArrayState, ...] = ()
 
@@ -29,10 +32,10 @@ class TreeState:
 class QueueChanges:
     """What changed for a reader whose copy is of an older version.
 
-    `queues` and `cordons` are always complete. `workloads`: those that changed, ended ones included; with `full`,
-    all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next time. `forgotten`:
-    those that are remembered no longer. `folded`: ended entries that are no workloads of their own any more; their
-    array knows what became of them.
+    `queues`, `cordons`, `budgets` and `countables` are always complete. `workloads`: those that changed, ended ones
+    included; with `full`, all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next
+    time. `forgotten`: those that are remembered no longer. `folded`: ended entries that are no workloads of their own
+    any more; their array knows what became of them.
     """
 
     version: int
@@ -42,5 +45,7 @@ class QueueChanges:
     cordons: tuple[NodeCordoned, ...]
     renewals: int = 0
     forgotten: tuple[WorkloadId, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()
+    countables: Resources = Resources()
     history: HistoryChanges = field(default_factory=HistoryChanges)
     folded: tuple[WorkloadId, ...] = ()

@@ -6,7 +6,7 @@ that sums are exact. Times are seconds since the epoch on the owner's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -156,18 +156,21 @@ class WorkloadSpec:
     @property
     def min_resources(self) -> Resources:
         """What the gang needs to start at all: of each resource the least that any way to start takes."""
-        if not self.groups:
-            return total(r.bundle.times(r.min_count) for r in self.roles)
-        ways = [total(r.bundle.times(r.min_count) for r in self.roles if r.name in way) for way in self.needed]
-        least = {name: min(way.units(name) for way in ways) for way in ways for name, _ in way}
-        return Resources.of_units(least)
+        return self._least({role.name: role.bundle for role in self.roles})
 
     @property
     def min_charge(self) -> Resources:
-        """What the gang's minimum counts for against queues; of a model's limits only if it names that one model."""
-        least = total(r.charge.times(r.min_count) for r in self.roles)
+        """What that counts for against queues; of a model's limits only if the workload names that one model."""
+        least = self._least({role.name: role.charge for role in self.roles})
         one = self.accelerators[0] if len(self.accelerators) == 1 else ""
         return least + gpus_of_model(one, least.gpu_units)
+
+    def _least(self, each: Mapping[str, Resources]) -> Resources:
+        """The least of all ways to start, where each member of a role takes so much."""
+        if not self.groups:
+            return total(each[r.name].times(r.min_count) for r in self.roles)
+        ways = [total(each[r.name].times(r.min_count) for r in self.roles if r.name in way) for way in self.needed]
+        return Resources.of_units({name: min(way.units(name) for way in ways) for way in ways for name, _ in way})
 
     @property
     def max_resources(self) -> Resources:

@@ -78,10 +78,6 @@ def check_queue_types(spec: QueueSpec) -> None:
         check_whole(spec.max_pending, "max_pending")
     if spec.strict is not None and not isinstance(spec.strict, bool):
         raise SpecError("strict", f"must be true, false or nothing, got {spec.strict!r}")
-    for field in ("deserved", "borrow_limit", "lend_limit"):
-        amount = getattr(spec, field)
-        if amount is not None or field == "deserved":
-            _check_resources(amount, field)
 
 
 def check_text(value: object, field: str) -> None:
@@ -120,10 +116,10 @@ def _check_role_types(role: Role, field: str) -> None:
     check_text(role.name, f"{field}.name")
     check_whole(role.min_count, f"{field}.min_count")
     check_whole(role.max_count, f"{field}.max_count")
-    _check_resources(role.bundle, f"{field}.bundle")
+    check_resources(role.bundle, f"{field}.bundle")
 
 
-def _check_resources(amount: Resources, field: str) -> None:
+def check_resources(amount: object, field: str) -> None:
     """Sorted by name, each name once, no zero: everything that adds amounts up counts on it."""
     if not isinstance(amount, Resources) or not isinstance(amount.items, tuple):
         raise SpecError(field, f"must be Resources, got {amount!r}")

@@ -136,6 +136,8 @@ class SimController:
             synced=synced,
             capacity=capacity,
             history=self.history,
+            countables=queues.countables,
+            budgets=queues.budgets,
         )
 
     def _keep_half_life(self) -> None:

@@ -15,6 +15,7 @@ from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.growth import growths
+from rayorch.core.planning.queue_gates import queue_gate
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.waits import hopeless
 from rayorch.core.sharing import uses_devices
@@ -85,6 +86,9 @@ def _members(draft: Draft, workload: Workload) -> tuple[Member, ...]:
 
 def _grow(draft: Draft, workload: Workload, coveted: frozenset[NodeId]) -> bool:
     """One step: the first that the attempt could take, within quota and what nobody else could use."""
+    gpus = any(role.bundle.gpu_units for role in workload.spec.roles)
+    if queue_gate(draft, workload.spec.queue, gpus):
+        return False
     members = _members(draft, workload)
     wanted = {role.name: role.max_count for role in workload.spec.roles}
     if (elastic := workload.spec.elastic_role) is not None:

@@ -10,6 +10,7 @@ from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.gates import array_wait, beyond_caps, timing_gate
 from rayorch.core.planning.growth import missing
 from rayorch.core.planning.lines import Docket
+from rayorch.core.planning.queue_gates import growth_closed, queue_gate
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.walk import Request, Walk
 from rayorch.core.policy import OrderView, SortKey
@@ -95,6 +96,7 @@ def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wa
         found.append(_not_yet(workload, workload.not_before_s - now_s))
         draft.estimates[workload.id] = workload.not_before_s
     found += timing_gate(workload, now_s)
+    found += queue_gate(draft, workload.spec.queue, bool(workload.spec.min_resources.gpu_units))
     if workload.spec.begin_s is not None and now_s < workload.spec.begin_s:
         draft.estimates[workload.id] = max(workload.spec.begin_s, workload.not_before_s)
     if workload.id in former:
@@ -130,6 +132,7 @@ def _serve(draft: Draft, workload: Workload) -> list[Claim]:
     kept = draft.staying(workload.id)
     if role is None or not kept or not draft.facts.snapshot.synced:
         return []
+    closed = growth_closed(draft, workload.spec.queue, bool(role.bundle.gpu_units))
     ours = tuple(m for m in kept if m.role == role.name)
     wanted = role.min_count
     if workload.spec.resizable:
@@ -139,7 +142,7 @@ def _serve(draft: Draft, workload: Workload) -> list[Claim]:
         return []
     everything = draft.facts.held[workload.id].members
     models = draft.facts.topology.models
-    count = wanted - len(ours)
+    count = 0 if closed else wanted - len(ours)
     if len(held_models(workload.spec, everything, models)) > 1:
         count = min(count, 1)  # the first one decides the model of the others
     return [draft.priced(growth_claim(workload, role, everything, models, nth)) for nth in range(count)]

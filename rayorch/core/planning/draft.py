@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
@@ -80,7 +81,7 @@ class Facts:
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
     `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
-    seats, by queue.
+    seats, by queue. `budgets`: what is spent, by queue.
     """
 
     snapshot: Snapshot
@@ -98,6 +99,7 @@ class Facts:
     orders: Mapping[str, Mapping[WorkloadId, int]]
     strictness: Mapping[QueueId, bool | None]
     live_in: Mapping[QueueId, list[Workload]]
+    budgets: Mapping[QueueId, BudgetUse]
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Facts:
@@ -134,6 +136,7 @@ class Facts:
             owed=_owed(snapshot, leaving),
             strictness={spec.id: spec.strict for spec in snapshot.queues},
             live_in=live_in,
+            budgets={use.queue: use for use in snapshot.budgets},
             holdings=tuple((workloads[id], held[id].charge) for id in sorted(held)),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
@@ -230,7 +233,8 @@ class Draft:
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
     holds most of a resource in a queue. `blocking`: queues with strict order whose head did not start, and what those
-    behind it are told. `gpu_models`: those that there are (made when needed).
+    behind it are told. `gpu_models`: those that there are (made when needed). `queue_gates`: what keeps all of a queue
+    waiting (of it, that which uses GPUs).
     """
 
     facts: Facts
@@ -278,6 +282,7 @@ class Draft:
     walk: Walk | None = None
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
     gpu_models: tuple[str, ...] | None = None
+    queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Draft:

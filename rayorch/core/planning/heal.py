@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from rayorch.core.decisions import Stop
 from rayorch.core.planning.claims import staying
 from rayorch.core.planning.draft import Draft, Removal
+from rayorch.core.planning.queue_gates import drained_by
 from rayorch.core.queues import STRENGTH
 from rayorch.core.time_limits import limit_at_s
 from rayorch.core.types import (
@@ -58,6 +59,7 @@ def heal(draft: Draft) -> None:
                 _lapsed(draft, workload),
                 _drained(draft, workload, allocation),
                 _over_time(draft, workload),
+                _closed(draft, workload, allocation),
             )
             if end is not None
         ]
@@ -161,6 +163,17 @@ def _over_time(draft: Draft, workload: Workload) -> _End | None:
         return None
     reason = f"it has run its wall limit of {workload.spec.wall_limit_s:g} s"
     return _End(StopCause.TIME_LIMIT, reason, now_s + workload.spec.grace_s)
+
+
+def _closed(draft: Draft, workload: Workload, allocation: Allocation) -> _End | None:
+    """Its queue is drained, or has spent a budget that says so: it goes back to the queue and waits there."""
+    if workload.state is not State.RUNNING:
+        return None
+    why = drained_by(draft, workload.spec.queue, bool(allocation.held.gpu_units))
+    if not why:
+        return None
+    cost = draft.facts.profile.victims(workload, allocation, draft.facts.now_s)
+    return _End(StopCause.DRAINED, why, draft.facts.now_s + workload.spec.grace_s, cost)
 
 
 def _sooner(draft: Draft, workload: Workload, allocation: Allocation) -> StopOrder | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Wait, WaitReason
@@ -17,7 +18,7 @@ from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.device_waits import device_waits
 from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
-from rayorch.core.quota import Shortage
+from rayorch.core.quota import LimitKind, Shortage
 from rayorch.core.room import Room
 from rayorch.core.sharing import GPU_DEVICES
 from rayorch.core.types import (
@@ -32,6 +33,9 @@ from rayorch.core.types import (
     total,
 )
 
+LIMIT_REASONS = {LimitKind.USER: WaitReason.USER_LIMIT, LimitKind.CLUSTER: WaitReason.COUNTABLES}
+"""What a shortage of a limit is called; of all others it is the queue's quota."""
+
 MAX_BLOCKERS = 5
 """How many of those in the way are named."""
 
@@ -44,20 +48,34 @@ def quota_waits(draft: Draft, claim: Claim) -> tuple[Wait, ...]:
 
 
 def _quota_wait(draft: Draft, claim: Claim, short: Shortage) -> Wait:
-    resource = short.resource
-    detail = (
-        f"queue {short.queue} holds {_amount(short.used)} {resource} of the {_amount(short.deserved)} that it deserves"
-        f" and may take {_amount(short.have)} more; {_amount(short.need)} are needed"
-    )
+    reason = LIMIT_REASONS.get(short.kind, WaitReason.QUOTA)
     return Wait(
-        WaitReason.QUOTA,
-        detail,
+        reason,
+        _quota_text(short),
         need=short.need / UNIT,
         have=short.have / UNIT,
-        unit=resource,
-        blockers=_holders(draft, resource, short.queue, claim.id),
-        unblocks=UNBLOCKS[WaitReason.QUOTA],
+        unit=short.resource,
+        blockers=_holders(draft, short.resource, short.queue or None, claim.id),
+        unblocks=UNBLOCKS[reason],
     )
+
+
+def _quota_text(short: Shortage) -> str:
+    used, have, need, limit = (_amount(n) for n in (short.used, short.have, short.need, short.limit))
+    match short.kind:
+        case LimitKind.CLUSTER:
+            return f"the cluster has {limit} {short.resource}, of which {used} are in use; {need} are needed"
+        case LimitKind.USER:
+            who = short.owner or "who names no owner"
+            return f"{who} has {used} {short.resource} of the {limit} that each user may have in queue {short.queue}"
+        case LimitKind.CAP:
+            said = f"queue {short.queue} holds {used} {short.resource} of the {limit} that it may hold in any case"
+        case LimitKind.SHARE:
+            deserved = _amount(short.deserved)
+            said = f"queue {short.queue} holds {used} {short.resource} of the {deserved} that it deserves"
+        case _:
+            assert_never(short.kind)
+    return f"{said} and may take {have} more; {need} are needed"
 
 
 def releasing_wait(draft: Draft, members: tuple[Member, ...]) -> tuple[Wait, float | None]:
