@@ -345,7 +345,7 @@ def check_quota_charge(
     found = []
     for queue, amount in sorted(used.items()):
         inside = [
-            m.bundle
+            m.charge
             for w in workloads.values()
             if w.state in LIVE and (w.spec.queue == queue or w.spec.queue.startswith(f"{queue}/"))
             for m in w.placement
