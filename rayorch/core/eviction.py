@@ -22,6 +22,8 @@ class EvictionKnobs:
 
     `passes`: do these actions in turn, each for all that waits, under the rules of fair shares (KAI). Empty: each
     workload in its turn by the mildest means, under the rules of deserved shares.
+    `exempt_s`: how long every attempt runs before it may be stopped. `priority_doubles`: for every so many points of
+    priority a lost GPU-second counts twice as much, 0: it counts the same at any priority.
     `saturation`: a queue that would hold more than its fair share reclaims only from siblings whose use of theirs is
     larger by this factor, at least 1.
     `consolidation_victims`: how many running workloads a consolidation may look at; 0 switches it off, -1: any number.
@@ -29,6 +31,8 @@ class EvictionKnobs:
     """
 
     passes: tuple[Action, ...] = ()
+    exempt_s: float = 0.0
+    priority_doubles: float = 100.0
     saturation: float = 1.0
     consolidation_victims: int = 16
     stale_grace_s: float = 60.0

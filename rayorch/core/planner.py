@@ -18,6 +18,7 @@ from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
+from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import scale
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
@@ -93,8 +94,11 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
             return
         if not ordered and _expect(draft, walk, claim):
             return
-        known = Verdict(lambda: reasons(draft, claim), fits_quota(claim, *(books.quota for books in draft.both)))
-        if claim.id not in draft.facts.owed:  # it was looked at before its turn
+        delay = delay_wait(claim.workload, draft.facts.now_s)
+        known = Verdict(
+            lambda: (*reasons(draft, claim), *delay), fits_quota(claim, *(books.quota for books in draft.both))
+        )
+        if claim.id not in draft.facts.owed and not delay:  # it was looked at before its turn, or may do less
             draft.verdicts[kind] = known
     # What would not run if all others were gone, or if the queue were empty, keeps nobody else from evicting.
     if not hopeless(draft, claim.shape) and not draft.soon.quota.capped(claim.queue, claim.resources):
@@ -102,7 +106,8 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
     others = walk.close(known)
     if known.lacks_room:
         draft.unplaced.append((claim.shape, claim.id, others))
-        hold(draft, claim)
+        if not delay_left_s(claim.workload, draft.facts.now_s):  # who leaves others their room for a while holds none
+            hold(draft, claim)
 
 
 def _note_head(draft: Draft, claim: Claim) -> None:
@@ -156,6 +161,8 @@ def _evict(draft: Draft, claim: Claim) -> bool:
     to lose it to the former.
     """
     if draft.waiting.get(claim.queue, claim.priority) > claim.priority:
+        return False
+    if delay_left_s(claim.workload, draft.facts.now_s):
         return False
     for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
         key = (cause.value, draft.kind(claim))

@@ -59,10 +59,16 @@ def key_of(draft: Draft, workload: Workload, view: OrderView, surplus: int, owed
 
 
 def is_special(workload: Workload) -> bool:
-    """Whether `_gate` may find something for a pending workload by what it is itself."""
+    """Whether `_gate` may find something for a pending workload by what it is itself, or it has rights of its own."""
     spec = workload.spec
     capped = spec.entry is not None and spec.entry.max_running is not None
-    return capped or workload.not_before_s > 0 or spec.begin_s is not None or bool(workload.unmet)
+    return (
+        capped
+        or spec.preemption_delay_s > 0
+        or workload.not_before_s > 0
+        or spec.begin_s is not None
+        or bool(workload.unmet)
+    )
 
 
 def may_ask(workload: Workload) -> bool:

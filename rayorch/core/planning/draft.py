@@ -220,7 +220,8 @@ class Draft:
     """What has been decided so far, and what has been found out on the way.
 
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
-    of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why.
+    of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why;
+    `settling`: whose surplus seats alone may go. `fences`: those around a queue.
     `moved`: the seats that stopped workloads get elsewhere. `order_view`: see `view`.
     `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
@@ -253,6 +254,8 @@ class Draft:
     leaving: list[Leaving] = field(default_factory=list)
     closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
     protected: dict[WorkloadId, str] = field(default_factory=dict)
+    settling: dict[WorkloadId, str] = field(default_factory=dict)
+    fences: dict[QueueId, tuple[QueueId, ...]] = field(default_factory=dict)
     unplaced: list[tuple[Shape, WorkloadId, bool]] = field(default_factory=list)
     expected: dict[tuple[WorkloadId, int], tuple[Member, ...]] = field(default_factory=dict)
     gated: list[Claim] = field(default_factory=list)

@@ -18,6 +18,7 @@ from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.policy import SortKey
 from rayorch.core.quota import Quota
+from rayorch.core.sharing import counted
 from rayorch.core.types import NodeHealth, QueueId, QueueSpec, Resources, State, WorkloadSpec, charge_of, total
 
 NO_SHARE_FACTOR = 1000
@@ -40,7 +41,8 @@ class Entitlements:
         """As things stand before this turn decides anything."""
         snapshot = draft.facts.snapshot
         specs = {spec.id: spec for spec in snapshot.queues}
-        cluster = total(node.total - node.foreign for node in snapshot.nodes if node.health is not NodeHealth.LOST)
+        there = total(node.total - node.foreign for node in snapshot.nodes if node.health is not NodeHealth.LOST)
+        cluster = counted(there)
         found = Entitlements(
             specs,
             managed(snapshot.queues),
@@ -231,7 +233,8 @@ def _asked(draft: Draft) -> dict[QueueId, Resources]:
         if workload.state is State.PENDING or (workload.state is State.RUNNING and spec.resizable):
             key = id(spec.roles)
             if key not in largest:
-                largest[key] = spec.max_resources
+                whole = total(draft.price(role.bundle).times(role.max_count) for role in spec.roles)
+                largest[key] = counted(whole)
             sums.setdefault(spec.queue, []).append(largest[key])
         elif workload.state is State.RUNNING:
             sums.setdefault(spec.queue, []).append(charge_of(draft.staying(workload.id)))

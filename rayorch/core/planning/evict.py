@@ -52,9 +52,9 @@ class Found:
     nodes: tuple[NodeId, ...]
 
     @property
-    def cost_gpu_s(self) -> float:
-        """Lost work of all moves."""
-        return sum(move.cost_gpu_s for move in self.moves)
+    def price(self) -> float:
+        """What the lost work of all moves counts for."""
+        return sum(move.price for move in self.moves)
 
 
 def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
@@ -72,7 +72,7 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     ways = [found for trial in trials if _could_suffice(trial, moves) and (found := _search(trial, moves)) is not None]
     if not ways:
         return False
-    _order(draft, claim, cause, min(ways, key=lambda found: found.cost_gpu_s))
+    _order(draft, claim, cause, min(ways, key=lambda found: found.price))
     return True
 
 
@@ -112,7 +112,7 @@ class Trial:
         free = room.free_gpu_units
         if self.model:
             free = sum(room.gpu_units(node) for node, model in self._models.items() if model == self.model)
-        return self.claim.resources.gpu_units - free
+        return self.shape.gpu_units - free
 
     def freed_gpu_units(self, move: Move) -> int:
         """What a move frees of GPUs of the right model."""
@@ -166,7 +166,7 @@ class Trial:
         def score(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
             return (loss(node, free.gpu_units - bundle.gpu_units), *plain.score(bundle, node, free))
 
-        need = self.claim.resources.gpu_units
+        need = self.shape.gpu_units
 
         def domain_score(domain: Domain) -> SortKey:
             right = self.draft.facts.topology.of_model(self.model, domain.nodes)
@@ -199,7 +199,7 @@ def _costs_by_node(moves: Sequence[Move]) -> dict[NodeId, list[tuple[float, int]
             if not move.stops or (move.victim.id, member.surplus) not in shrunk:
                 units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
         for node, freed in units.items():
-            costs.setdefault(node, []).append((move.cost_gpu_s, freed))
+            costs.setdefault(node, []).append((move.price, freed))
     for prices in costs.values():
         prices.sort()
     return costs
@@ -269,7 +269,7 @@ def _single(trial: Trial, stops: list[Move], found: Found) -> Found:
     missing = trial.missing_gpu_units
     large = [move for move in stops if trial.freed_gpu_units(move) >= missing]
     for move in large[:SINGLE_VICTIMS]:
-        if move.cost_gpu_s >= found.cost_gpu_s:
+        if move.price >= found.price:
             break
         nodes = trial.seats([move])
         if nodes is not None:

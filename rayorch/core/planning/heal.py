@@ -12,6 +12,7 @@ from rayorch.core.decisions import Stop
 from rayorch.core.planning.claims import staying
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.queue_gates import drained_by
+from rayorch.core.planning.rights import settling
 from rayorch.core.queues import STRENGTH
 from rayorch.core.time_limits import limit_at_s
 from rayorch.core.types import (
@@ -36,15 +37,14 @@ def protect(draft: Draft) -> None:
     profile = draft.facts.profile
     for workload, _ in draft.facts.live():
         spec = workload.spec
-        ran_s = draft.facts.now_s - (workload.started_s or 0.0)
         if not profile.preemption:
             draft.protected[workload.id] = "preemption is switched off"
         elif workload.state is not State.RUNNING:
             draft.protected[workload.id] = "it is stopping already"
         elif not spec.preemptible:
             draft.protected[workload.id] = "it is not preemptible"
-        elif ran_s < spec.min_runtime_s:
-            draft.protected[workload.id] = f"it has run {ran_s:.0f} s of its {spec.min_runtime_s:.0f} s minimum"
+        elif reason := settling(draft, workload):
+            draft.settling[workload.id] = reason
 
 
 def heal(draft: Draft) -> None:

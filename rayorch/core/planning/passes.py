@@ -19,6 +19,7 @@ from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.entitlement import Entitlements
 from rayorch.core.planning.line import Entry, Line
 from rayorch.core.planning.place import place, promise
+from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scenario import Outcome, Search, job_key
 from rayorch.core.planning.stale import retire
 from rayorch.core.planning.waiting import Verdict
@@ -85,7 +86,11 @@ def _left(session: Session, walk: Walk, key: SortKey, claim: Claim) -> None:
     draft = session.draft
     firm = _firm_waits(session, claim)
     lacks_room = not firm and fits_quota(claim, *(books.quota for books in draft.both))
-    walk.left(key, claim, Verdict(lambda: (*firm, *reasons(draft, claim)), lacks_room))
+    walk.left(
+        key,
+        claim,
+        Verdict(lambda: (*firm, *reasons(draft, claim), *delay_wait(claim.workload, draft.facts.now_s)), lacks_room),
+    )
     if lacks_room:
         draft.unplaced.append((claim.shape, claim.id, False))
 
@@ -153,7 +158,7 @@ def _make_room(session: Session, action: Action, claim: Claim) -> bool:
     """Move, reclaim or preempt for the claim; False: it may not, or there is no way."""
     draft = session.draft
     key = (action, claim.shape, "" if action is Action.CONSOLIDATE else claim.queue)
-    if key in session.failed or _delayed(draft, claim):
+    if key in session.failed or delay_left_s(claim.workload, draft.facts.now_s):
         return False
     found = _search(session, action, claim)
     if found is None:
@@ -161,12 +166,6 @@ def _make_room(session: Session, action: Action, claim: Claim) -> bool:
         return False
     _order(session, action, claim, found)
     return True
-
-
-def _delayed(draft: Draft, claim: Claim) -> bool:
-    """Whether it must let others try first (the autoscaler): its delay begins anew with each eviction."""
-    since_s = max(claim.workload.submitted_s, claim.workload.requeued_s or 0.0)
-    return draft.facts.now_s < since_s + claim.workload.spec.preemption_delay_s
 
 
 def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
@@ -180,7 +179,7 @@ def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
     match action:
         case Action.CONSOLIDATE:
             most = draft.facts.profile.eviction.consolidation_victims
-            enough = claim.resources.gpu_units <= draft.soon.room.free_gpu_units
+            enough = claim.shape.gpu_units <= draft.soon.room.free_gpu_units
             if most == 0 or not spec.preemptible or not enough:
                 return None
             return Search(draft, shares, claim, lambda found: not found.lost).run(free, most, singly=True)

@@ -112,7 +112,7 @@ class Search:
             if kept and workload.id != self.claim.id and may_give(workload) and self._push(line, workload, kept):
                 running[workload.id] = workload
         victims: dict[WorkloadId, Victim] = {}
-        lacking = self.claim.resources.gpu_units - self.draft.soon.room.free_gpu_units
+        lacking = self.claim.shape.gpu_units - self.draft.soon.room.free_gpu_units
         while (entry := line.pop()) is not None:
             victim = victims.get(entry.id)
             if victim is None:
@@ -143,7 +143,10 @@ class Search:
         return None
 
     def _push(self, line: Line, workload: Workload, kept: tuple[Member, ...]) -> bool:
-        gives = surplus_to_give(workload.spec, kept) or kept
+        gives = surplus_to_give(workload.spec, kept)
+        if not gives and workload.id in self.draft.settling:
+            return False
+        gives = gives or kept
         key = job_key(self.draft, workload, kept)
         return line.push(Entry(workload.id, workload.spec.queue, charge_of(gives), key))
 

@@ -21,16 +21,20 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One thing that frees room: a surplus seat of a running attempt, or (`stops`) all that it holds."""
+    """One thing that frees room: a surplus seat of a running attempt, or (`stops`) all that it holds.
+
+    `cost_gpu_s`: the work that is lost. `price`: that, as it counts by the victim's priority.
+    """
 
     victim: Workload
     members: tuple[Member, ...]
     stops: bool
     cost_gpu_s: float
     frees: Resources
+    price: float
 
     @property
     def key(self) -> SortKey:
         """Cheapest first, then lower priority, then who started last, then the id."""
         number = max((m.surplus for m in self.members), default=0)
-        return (self.cost_gpu_s, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
+        return (self.price, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)

@@ -11,8 +11,12 @@ from collections.abc import Iterable
 
 from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
+from rayorch.core.planning.rights import fenced_off
 from rayorch.core.quota import Quota
 from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, charge_of
+
+MOST_DOUBLINGS = 40
+"""Priorities may be a million apart; beyond this the more important work is as good as untouchable."""
 
 
 def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
@@ -27,15 +31,17 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
         return []
     if not quota.borrows(claim.queue, claim.resources):
         moves = [move for move in _all_moves(draft) if move.victim.spec.priority < claim.priority]
-        return [move for move in moves if _may_go(draft, claim, move)]
+        return [move for move in moves if _may_go(draft, claim, move, False)]
     own = [move for queue in _inside(draft, claim.queue) for move in _moves_in(draft, queue)]
     moves = [*own, *_borrowed_moves(draft, claim, False)]
     return _in_turn(draft, claim, [move for move in moves if move.victim.spec.priority < claim.priority], False)
 
 
-def _may_go(draft: Draft, claim: Claim, move: Move) -> bool:
+def _may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
     id = move.victim.id
-    return id not in (claim.id, claim.workload.yielded_to) and id not in draft.added
+    if id in (claim.id, claim.workload.yielded_to) or id in draft.added:
+        return False
+    return reclaims or not fenced_off(draft, claim.queue, move.victim.spec.queue)
 
 
 def _rank(move: Move) -> tuple[object, ...]:
@@ -71,11 +77,20 @@ def _made(draft: Draft, workload: Workload) -> tuple[Move, ...]:
     if not kept or workload.id in draft.protected:
         return ()
     cost = draft.facts.profile.victims(workload, draft.facts.held[workload.id], draft.facts.now_s)
-    moves = [Move(workload, kept, True, cost, charge_of(kept))]
+    weight = _weight(draft, workload)
+    moves: list[Move] = []
+    if workload.id not in draft.settling:
+        moves.append(Move(workload, kept, True, cost, charge_of(kept), cost * weight))
     for together in by_number(removable(workload.spec, kept)):
         part = cost * len(together) / len(kept)
-        moves.append(Move(workload, together, False, part, charge_of(together)))
+        moves.append(Move(workload, together, False, part, charge_of(together), part * weight))
     return tuple(moves)
+
+
+def _weight(draft: Draft, workload: Workload) -> float:
+    """How much a lost GPU-second of this work counts: twice as much for every so many points of priority."""
+    points = draft.facts.profile.eviction.priority_doubles
+    return 2.0 ** max(-MOST_DOUBLINGS, min(MOST_DOUBLINGS, workload.spec.priority / points)) if points else 1.0
 
 
 def _lowest_priority(draft: Draft) -> int:
@@ -151,7 +166,7 @@ def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> l
     taken: dict[WorkloadId, set[int]] = {}
     chosen: list[Move] = []
     for move in sorted({id(move): move for move in moves}.values(), key=_rank):
-        if not _may_go(draft, claim, move):
+        if not _may_go(draft, claim, move, reclaims):
             continue
         parting = quota.divergence(claim.queue, move.victim.spec.queue)
         if parting is None:
