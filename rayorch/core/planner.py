@@ -13,6 +13,7 @@ from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
+from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.passes import run_passes
@@ -20,6 +21,7 @@ from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
 from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import scale
+from rayorch.core.planning.upgrade import keep_promises, upgrade
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
     awaited_groups,
@@ -48,6 +50,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
     draft = Draft.of(snapshot, profile)
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
+    keep_promises(draft)
     walk = draft.walk = _admitted(draft)  # 3: what is asked for, and what can't be looked at yet
     for request in walk.gated():
         draft.gated.append(request.claim)
@@ -60,6 +63,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
             _serve(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
+    upgrade(draft)  # and better GPU models
     return draft
 
 
@@ -77,14 +81,15 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
     A shape that found nothing in its queue is not tried again in this turn: room and quota only become less, and
     those behind it have no more rights.
     """
-    claim = draft.narrowed(claim)
+    claim = draft.narrowed(in_free_order(draft, claim))
     kind = draft.kind(claim)
     known = draft.verdicts.get(kind)
     if known is None:
-        if any(place(draft, way) for way in claim.ways):
+        served = fall_through(draft, claim, _evict)
+        if served is Served.STARTED or (served is Served.NOT and any(place(draft, way) for way in claim.ways)):
             return
         ordered = draft.facts.ordered_for(claim.id)  # who has waited for nodes evicts nobody while they come
-        released = any(promise(draft, way) for way in claim.ways)
+        released = served is Served.RELEASING or any(promise(draft, way) for way in claim.ways)
         if not released and ordered and _expect(draft, walk, claim):
             return
         if released or any(_evict(draft, way) for way in claim.ways):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rayorch.core.decisions import GangDemand
 from rayorch.core.eviction import EvictionKnobs as EvictionKnobs
+from rayorch.core.model_choice import ModelKnobs as ModelKnobs
 from rayorch.core.ordering import OrderKnobs as OrderKnobs
 from rayorch.core.ordering import OrderView as OrderView
 from rayorch.core.ordering import QueueHead as QueueHead
@@ -62,7 +63,7 @@ class Profile:
     `provision_s`: how long a new node is expected to take where nothing has been learned yet; an order is given up
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
-    `ordering`: the knobs of the order policies. `eviction`: those of stage 6.
+    `ordering`: the knobs of the order policies. `eviction`: those of stage 6. `models`: of which GPU model.
     `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
     oldest takes all that it can use before the next.
     """
@@ -92,5 +93,6 @@ class Profile:
     group_backoff_max_s: float = 1800.0
     preemption: bool = True
     eviction: EvictionKnobs = EvictionKnobs()
+    models: ModelKnobs = ModelKnobs()
     even_growth: bool = False
     ordering: OrderKnobs = OrderKnobs()

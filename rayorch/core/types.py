@@ -83,7 +83,8 @@ class WorkloadSpec:
 
     `priority`: larger goes first. `grace_s`: how long a stop waits for a checkpoint before it is forced.
     `accelerators`: models that will do, in order of preference (Ray's names: "H100"); all GPUs of a gang are of one
-    model. Empty: any, mixed ones included.
+    model. Empty: any, mixed ones included. `any_model`: they are equally good, and the one of which most is free is
+    taken.
     `resizable`: members above the minimum may come and go while it runs (elastic Train, Serve replicas).
     `max_retries`: failures of the workload's own that are retried; preemptions and lost nodes never count.
     `payload`: JSON for the runner (command, environment, import path …), opaque to the core.
@@ -108,6 +109,7 @@ class WorkloadSpec:
     resizable: bool = False
     topology: TopologyRequest = TopologyRequest()
     accelerators: tuple[str, ...] = ()
+    any_model: bool = False
     grace_s: float = 30.0
     min_runtime_s: float = 0.0
     max_retries: int = 0

@@ -34,13 +34,13 @@ def adapt(draft: Draft) -> None:
     running = [w for w in draft.facts.snapshot.workloads if _may_grow(draft, w)]
     if not fresh and not running:
         return
-    coveted = _coveted(draft)
+    taken = coveted(draft)
     for line in (fresh, sorted(running, key=_rank)):
         if draft.facts.profile.even_growth:
-            _grow_evenly(draft, line, coveted)
+            _grow_evenly(draft, line, taken)
         else:
             for workload in line:
-                while _grow(draft, workload, coveted):
+                while _grow(draft, workload, taken):
                     pass
 
 
@@ -48,7 +48,7 @@ def _rank(workload: Workload) -> tuple[int, float, WorkloadId]:
     return (-workload.spec.priority, workload.submitted_s, workload.id)
 
 
-def _grow_evenly(draft: Draft, line: list[Workload], coveted: frozenset[NodeId]) -> None:
+def _grow_evenly(draft: Draft, line: list[Workload], taken: frozenset[NodeId]) -> None:
     """One step at a time, each to the one that has least of its minimum, of those that can take one."""
 
     def entry(position: int, workload: Workload) -> tuple[int, float, int]:
@@ -59,7 +59,7 @@ def _grow_evenly(draft: Draft, line: list[Workload], coveted: frozenset[NodeId])
     heapq.heapify(heap)
     while heap:
         _, _, position = heapq.heappop(heap)
-        if _grow(draft, line[position], coveted):
+        if _grow(draft, line[position], taken):
             heapq.heappush(heap, entry(position, line[position]))
 
 
@@ -84,7 +84,7 @@ def _members(draft: Draft, workload: Workload) -> tuple[Member, ...]:
     return (*draft.facts.held[workload.id].members, *draft.added.get(workload.id, ()))
 
 
-def _grow(draft: Draft, workload: Workload, coveted: frozenset[NodeId]) -> bool:
+def _grow(draft: Draft, workload: Workload, taken: frozenset[NodeId]) -> bool:
     """One step: the first that the attempt could take, within quota and what nobody else could use."""
     gpus = any(role.bundle.gpu_units for role in workload.spec.roles)
     if queue_gate(draft, workload.spec.queue, gpus):
@@ -100,7 +100,7 @@ def _grow(draft: Draft, workload: Workload, coveted: frozenset[NodeId]) -> bool:
         if not fits_quota(claim, *(books.quota for books in draft.both)):
             continue
         search = draft.search(*(books.room for books in draft.both))
-        nodes = find(claim.shape, replace(search, closed=search.closed | coveted))
+        nodes = find(claim.shape, replace(search, closed=search.closed | taken))
         if nodes is not None:
             added = draft.charge(claim, nodes, *draft.both)
             start = draft.starts.get(workload.id)
@@ -112,7 +112,7 @@ def _grow(draft: Draft, workload: Workload, coveted: frozenset[NodeId]) -> bool:
     return False
 
 
-def _coveted(draft: Draft) -> frozenset[NodeId]:
+def coveted(draft: Draft) -> frozenset[NodeId]:
     """Nodes where a piece of a claim that waits for room would fit.
 
     What holds nodes of its own needs no others, and what no set of nodes could ever take can't use any.
@@ -123,10 +123,10 @@ def _coveted(draft: Draft) -> frozenset[NodeId]:
     pieces = sorted({(bundle, _models(shape, bundle)) for shape in waiting for bundle, _ in shape.bundles}, key=repr)
     room, models = draft.now.room, draft.facts.topology.models
 
-    def coveted(node: NodeId) -> bool:
+    def wanted(node: NodeId) -> bool:
         return any((not ok or models.get(node) in ok) and room.fits(node, piece) for piece, ok in pieces)
 
-    return frozenset(node for node in draft.facts.topology.nodes if coveted(node))
+    return frozenset(node for node in draft.facts.topology.nodes if wanted(node))
 
 
 def _models(shape: Shape, bundle: Resources) -> tuple[str, ...]:

@@ -286,6 +286,7 @@ class Draft:
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
     gpu_models: tuple[str, ...] | None = None
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
+    model_room: dict[str, int] | None = None
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile) -> Draft:
@@ -447,6 +448,15 @@ class Draft:
                 sorted({d.memory_bytes // MIB for n in nodes for d in n.devices if d.memory_bytes})
             )
         return priced(bundle, self.device_sizes)
+
+    def free_of(self, model: str) -> int:
+        """GPU units of a model that were free when the plan began; O(nodes), once a turn."""
+        if self.model_room is None:
+            found: dict[str, int] = {}
+            for node, its in self.facts.topology.models.items():
+                found[its] = found.get(its, 0) + self.now.room.gpu_units(node)
+            self.model_room = found
+        return self.model_room.get(model, 0)
 
     def narrowed(self, claim: Claim) -> Claim:
         """The claim on those GPU models that the limits of its queue leave it."""
