@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rayorch.config.fields import Amounts, Duration, Items, Model, Name, Version, resources
+from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
 from rayorch.config.profile import Knob, ProfileSettings, load_profile
 from rayorch.core.admission import NodeShape
@@ -102,6 +103,7 @@ class ClusterSpec(Model):
     topology: Items[str] = ()
     policies: Policies = Policies()
     ordering: OrderingSection = OrderingSection()
+    models: ModelsSection = ModelsSection()
     timing: Timing = Timing()
     preemption: bool | None = None
     even_growth: bool | None = None
@@ -184,7 +186,7 @@ class ClusterDocument(Model):
             self.metadata.name,
             pools,
             self.spec.topology,
-            ProfileSettings(name, policies, knobs, preset, self.spec.ordering.to_knobs()),
+            ProfileSettings(name, policies, knobs, preset, self.spec.ordering.to_knobs(), self.spec.models.to_knobs()),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),
         )

@@ -163,7 +163,8 @@ class WorkloadBody(TimingBody, GangBody):
     """See `core.types.WorkloadSpec`. `runtime_env` is Ray's; `driver` is what the command itself needs.
 
     `bundles`, for kind gang and instead of `gang`: members of different shapes, in the order of the group's bundles.
-    `accelerators`: H100, or [H100, A100], the preferred model first; all GPUs are of one.
+    `accelerators`: H100, or [H100, A100], the preferred model first; all GPUs are of one. `any_model`: they are equally
+    good.
     """
 
     kind: Literal["train", "job", "gang"] = "job"
@@ -171,6 +172,7 @@ class WorkloadBody(TimingBody, GangBody):
     bundles: Items[Amounts] = ()
     driver: Amounts = Field(default_factory=lambda: {CPU: 1.0})
     accelerators: Accelerators = ()
+    any_model: bool = False
     entrypoint: Command = ""
     function: str = ""
     runtime_env: Mapping[str, object] = Field(default_factory=dict)
@@ -225,6 +227,7 @@ class WorkloadDocument(Model):
             preemptible=body.preemption.allowed,
             resizable=body.resizable and kind is not Kind.GANG and _may_grow(body, roles),
             accelerators=body.accelerators,
+            any_model=body.any_model,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             owner=owner,
@@ -387,6 +390,7 @@ class ServeBody(Model):
     replicas: Replicas = Replicas()
     topology: Topology = Topology()
     accelerators: Accelerators = ()
+    any_model: bool = False
     priority: Priority = 0
     preemption: Preemption = Preemption(allowed=False)
 
@@ -432,6 +436,7 @@ class ServeAppDocument(Model):
             resizable=replicas.max > replicas.min,
             topology=body.topology.to_core(),
             accelerators=body.accelerators,
+            any_model=body.any_model,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             owner=owner,

@@ -35,8 +35,8 @@ Knob = float | bool | int | str | tuple[float, ...] | tuple[str, ...] | tuple[tu
 class ProfileSettings:
     """A profile as text can say it: what differs from the `preset`.
 
-    `policies`: import strings ("module:function") by slot. `knobs`, `ordering`: values by the field names of Profile
-    and OrderKnobs. `name` empty: the preset's.
+    `policies`: import strings ("module:function") by slot. `knobs`, `ordering`, `models`: values by the field names of
+    Profile, OrderKnobs and ModelKnobs. `name` empty: the preset's.
     """
 
     name: str = ""
@@ -44,6 +44,7 @@ class ProfileSettings:
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     preset: str = "default"
     ordering: Mapping[str, Knob] = field(default_factory=dict)
+    models: Mapping[str, Knob] = field(default_factory=dict)
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
@@ -58,7 +59,8 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
         _check_takes(function, POLICY_SLOTS[slot], f"{field_path}.{slot}")
     profile = replace(preset, name=settings.name or preset.name, **functions)  # type: ignore[arg-type]  # by slot
     ordering = replace(profile.ordering, **settings.ordering)  # type: ignore[arg-type]  # checked by the document
-    return replace(profile, ordering=ordering, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
+    models = replace(profile.models, **settings.models)  # type: ignore[arg-type]  # checked by the document
+    return replace(profile, ordering=ordering, models=models, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
 
 
 def load_preset(name: str, field_path: str = "spec.policies.preset") -> Profile:

@@ -44,6 +44,8 @@ def check_types(spec: WorkloadSpec) -> None:
         if level is not None:
             check_text(level, f"topology.{field}")
     check_accelerators(spec.accelerators, "accelerators")
+    if not isinstance(spec.any_model, bool):
+        raise SpecError("any_model", f"must be true or false, got {spec.any_model!r}")
     if not isinstance(spec.roles, tuple):
         raise SpecError("roles", f"must be a tuple of roles, got {type(spec.roles).__name__}")
     for n, role in enumerate(spec.roles):

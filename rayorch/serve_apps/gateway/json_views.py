@@ -63,6 +63,7 @@ def workload_json(
             {"name": r.name, "min": r.min_count, "max": r.max_count, "resources": amounts(r.bundle)} for r in spec.roles
         ],
         "accelerators": list(spec.accelerators),
+        "anyModel": spec.any_model,
         "size": dict(workload.size),
         "submittedAt": workload.submitted_s,
         "startedAt": workload.started_s,
