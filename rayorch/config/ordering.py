@@ -27,6 +27,7 @@ class OrderingSection(Model):
     usage_half_life: Duration | None = None
     usage_penalty: Duration | None = None
     usage_cpu_weight: Weight | None = None
+    share_by_usage: Weight | None = None
     fair_resources: Items[str] | None = None
     points_per_hour: Weight | None = None
     age_max: Duration | None = None

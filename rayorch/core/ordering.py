@@ -54,6 +54,7 @@ class OrderKnobs:
     `usage_half_life_s`: after so long, what was used counts half; 0: never. `usage_penalty_s`: what is held counts as
     if it had been held for so much longer, so that a start counts at once. `usage_cpu_weight`: what a CPU-second counts
     beside a GPU-second.
+    `share_by_usage`: how much that lowers a queue's weight when a surplus is divided (KAI's k); 0: not at all.
     `fair_resources`: of these the dominant one is looked for; what nobody is short of belongs in no share.
     `points_per_hour`: by how much an hour of waiting raises a priority (ageing).
     `age_max_s`, `weight_*`, `favor_small`, `priority_max`: Slurm's multifactor priority: when the age counts in full,
@@ -68,6 +69,7 @@ class OrderKnobs:
     usage_half_life_s: float = HALF_LIFE_S
     usage_penalty_s: float = 300.0
     usage_cpu_weight: float = 0.0
+    share_by_usage: float = 0.0
     fair_resources: tuple[str, ...] = (GPU, CPU, "memory")
     points_per_hour: float = 1.0
     age_max_s: float = 7 * 24 * 3600.0

@@ -7,6 +7,12 @@ from rayorch.core.types import UNIT, Kind, State, Workload, total
 HELD = (State.RUNNING, State.STOPPING)
 
 
+def eligible_s(workload: Workload) -> float:
+    """Since when it has been waiting for its turn: whoever asked to begin later has not waited before that."""
+    begin_s = workload.spec.begin_s
+    return workload.submitted_s if begin_s is None else max(workload.submitted_s, begin_s)
+
+
 def gpus_held(workload: Workload) -> float:
     """GPUs of the current attempt's seats."""
     return total(member.bundle for member in workload.placement).gpu_units / UNIT

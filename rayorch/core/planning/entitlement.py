@@ -19,7 +19,8 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.policy import SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.sharing import counted
-from rayorch.core.types import NodeHealth, QueueId, QueueSpec, Resources, State, WorkloadSpec, charge_of, total
+from rayorch.core.types import UNIT, NodeHealth, QueueId, QueueSpec, Resources, State, WorkloadSpec, charge_of, total
+from rayorch.core.usage_weights import weighted_by_usage
 
 NO_SHARE_FACTOR = 1000
 """What a resource of which a queue may have nothing weighs in its dominant share."""
@@ -47,7 +48,7 @@ class Entitlements:
             specs,
             managed(snapshot.queues),
             cluster,
-            fair_shares(snapshot.queues, cluster, _asked(draft)),
+            fair_shares(_weighted(draft, cluster), cluster, _asked(draft)),
             draft.facts.profile.eviction.saturation,
         )
         for workload, _ in draft.facts.live():
@@ -222,6 +223,12 @@ class Entitlements:
     def _parting(self, quota: Quota, one: QueueId, other: QueueId) -> tuple[QueueId, QueueId] | None:
         """The siblings at which the paths part; None for queues that are one or lie in each other."""
         return quota.divergence(one, other) if one in self.specs and other in self.specs else None
+
+
+def _weighted(draft: Draft, cluster: Resources) -> tuple[QueueSpec, ...]:
+    """The queues with the weights that divide the surplus: less by what was used lately, where the profile says so."""
+    snapshot, k = draft.facts.snapshot, draft.facts.profile.ordering.share_by_usage
+    return weighted_by_usage(snapshot.queues, snapshot.history, snapshot.now_s, cluster.gpu_units / UNIT, k)
 
 
 def _asked(draft: Draft) -> dict[QueueId, Resources]:

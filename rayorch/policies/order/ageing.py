@@ -7,11 +7,12 @@ lower priority goes first if it was submitted earlier by the difference over `po
 from __future__ import annotations
 
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.service import eligible_s
 from rayorch.core.types import Workload
 
 
 @based_on(Basis.WORKLOAD)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
-    begun_s = max(workload.submitted_s, workload.spec.begin_s or 0.0)  # whoever asked to begin later hasn't waited yet
-    return (view.knobs.points_per_hour * begun_s / 3600.0 - workload.spec.priority, workload.submitted_s)
+    points = view.knobs.points_per_hour * eligible_s(workload) / 3600.0
+    return (points - workload.spec.priority, workload.submitted_s)

@@ -14,6 +14,7 @@ negative and then counts against the workload. After slurm.schedmd.com/priority_
 from __future__ import annotations
 
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.service import eligible_s
 from rayorch.core.types import CPU, GPU, Resources, Workload, WorkloadSpec
 from rayorch.policies.order import fair_tree
 
@@ -46,7 +47,7 @@ def factors(workload: Workload, view: OrderView) -> tuple[tuple[str, float], ...
 
 def age(workload: Workload, view: OrderView) -> float:
     """How long it has been eligible to run, over `age_max_s`, at most 1."""
-    waited_s = view.now_s - max(workload.submitted_s, workload.spec.begin_s or 0.0)
+    waited_s = view.now_s - eligible_s(workload)
     return max(0.0, min(1.0, waited_s / view.knobs.age_max_s)) if view.knobs.age_max_s > 0 else 1.0
 
 
