@@ -13,7 +13,10 @@ from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyReq
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin attempt `attempt` on these seats. `gain_gpu_s`/`cost_gpu_s`: expected, in GPU-seconds."""
+    """Begin attempt `attempt` on these seats. `gain_gpu_s`/`cost_gpu_s`: expected, in GPU-seconds.
+
+    `ends_s`: by when it should have ended, where its seats are held for others from then on.
+    """
 
     workload: WorkloadId
     attempt: int
@@ -21,6 +24,7 @@ class Start:
     reason: str
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
+    ends_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,15 @@ class Resize:
 class Reserve:
     """Room held for a workload that can't start yet: nothing behind it may take it.
 
-    `from_release`: the room is being freed by stops and shrinks that are under way.
+    `from_release`: the room is being freed by stops and shrinks that are under way. `at_s`: it should start then, and
+    until then what ends before may use the room; None: not known.
     """
 
     workload: WorkloadId
     members: tuple[Member, ...]
     from_release: bool
     reason: str
+    at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

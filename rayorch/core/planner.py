@@ -9,6 +9,7 @@ from __future__ import annotations
 from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait, WaitReason
 from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import admit, is_special, key_of, may_ask
+from rayorch.core.planning.backfill import backfill
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
@@ -62,6 +63,8 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
         if not _shut(draft, walk, request.claim) and not _kept_behind(draft, walk, request.claim):
             _serve(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
+    if draft.timeline is not None:
+        backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     upgrade(draft)  # and better GPU models
     return draft

@@ -49,6 +49,19 @@ def ask_for_all(waiting: tuple[GangDemand, ...]) -> tuple[GangDemand, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillKnobs:
+    """Who may use nodes that are held for a head before it needs them (docs/timing.md).
+
+    `heads`: for how many heads, one of each queue, a time is worked out; 0: nobody is let in. `most_looks`,
+    `most_tries`: how many of those that wait are looked at, and tried, in one turn (Slurm's bf_max_job_test).
+    """
+
+    heads: int = 8
+    most_looks: int = 2_000
+    most_tries: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The policies and knobs in force.
 
@@ -64,6 +77,7 @@ class Profile:
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
     `ordering`: the knobs of the order policies. `eviction`: those of stage 6. `models`: of which GPU model.
+    `backfill`: who may use nodes that are held for others later on.
     `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
     oldest takes all that it can use before the next.
     """
@@ -95,4 +109,5 @@ class Profile:
     eviction: EvictionKnobs = EvictionKnobs()
     models: ModelKnobs = ModelKnobs()
     even_growth: bool = False
+    backfill: BackfillKnobs = BackfillKnobs()
     ordering: OrderKnobs = OrderKnobs()

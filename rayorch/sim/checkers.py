@@ -264,6 +264,8 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
             behind = other.spec.priority < head.spec.priority
             if reserve.from_release or other.id in owed:
                 continue
+            if start.ends_s is not None and reserve.at_s is not None and start.ends_s <= reserve.at_s:
+                continue  # it has left when the head comes
             if behind and other.spec.queue == head.spec.queue:
                 taken = sorted({m.node for m in start.members} & nodes)
                 found += [Violation(6, other.id, f"starts on {node}, which is held for {head.id}") for node in taken]

@@ -47,6 +47,7 @@ from rayorch.core.types import (
 )
 
 if TYPE_CHECKING:
+    from rayorch.core.planning.timeline import Timeline
     from rayorch.core.planning.walk import Walk
 
 LIVE = (State.RUNNING, State.STOPPING)
@@ -220,14 +221,16 @@ class Draft:
     """What has been decided so far, and what has been found out on the way.
 
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
-    of a queue; `heads`: the queues that have such a head. `protected`: whom no eviction may touch, and why;
-    `settling`: whose surplus seats alone may go. `fences`: those around a queue.
+    of a queue; `until`: when it should start on them, where that is known; `heads`: the queues that have such a head.
+    `protected`: whom no eviction may touch, and why; `settling`: whose surplus seats alone may go. `fences`: those
+    around a queue.
     `moved`: the seats that stopped workloads get elsewhere. `order_view`: see `view`.
     `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
     claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
     (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
     `charges`: how often quota was taken or given back so far. `prices`: see `priced_gang`. `walk`: stage 4's.
+    `timeline`: when what runs should end (made when needed).
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these.
     `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
@@ -253,6 +256,7 @@ class Draft:
     cordons: list[Cordon] = field(default_factory=list)
     leaving: list[Leaving] = field(default_factory=list)
     closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
+    until: dict[NodeId, float] = field(default_factory=dict)
     protected: dict[WorkloadId, str] = field(default_factory=dict)
     settling: dict[WorkloadId, str] = field(default_factory=dict)
     fences: dict[QueueId, tuple[QueueId, ...]] = field(default_factory=dict)
@@ -283,6 +287,7 @@ class Draft:
     charges: int = 0
     prices: dict[int, Gang] = field(default_factory=dict)
     walk: Walk | None = None
+    timeline: Timeline | None = None
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
     gpu_models: tuple[str, ...] | None = None
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
@@ -469,9 +474,11 @@ class Draft:
         limited = self.now.quota.limits_users(claim.queue)
         return claim.shape, claim.queue, claim.resources, claim.owner if limited else ""
 
-    def close(self, claim: Claim, nodes: tuple[NodeId, ...]) -> None:
-        """Hold nodes for the head of a queue."""
+    def close(self, claim: Claim, nodes: tuple[NodeId, ...], at_s: float | None = None) -> None:
+        """Hold nodes for the head of a queue; `at_s`: it should start on them then, None: not known."""
         self.closed.update((node, claim.id) for node in nodes)
+        if at_s is not None:
+            self.until.update((node, at_s) for node in nodes)
         self.touched.extend(nodes)
 
     def idle(self) -> Room:

@@ -2,7 +2,9 @@
 
 The reservation for a head. Of every queue the first claim (in the order of stage 4) that is within its quota and finds
 neither room nor victims holds nodes: the nodes that would take it if all work there ended, those in use least first, so
-that it can start soonest. Nothing behind it may start, grow or evict on these nodes; work that runs there goes on.
+that it can start soonest. Where the ends of what runs are known, it holds those nodes that take it first, from that
+time on (`timeline.py`). Nothing behind it may start, grow or evict on these nodes, but for what has left before
+(`backfill.py`); work that runs there goes on.
 What is behind may use all other nodes, so it is never what delays the head. A claim of at most one GPU in one piece
 holds nothing: there is no smaller whole piece that others could take from it.
 """
@@ -17,6 +19,7 @@ from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import Search, find
+from rayorch.core.planning.timeline import Opening, Timeline, opening
 from rayorch.core.policy import SortKey
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
@@ -97,6 +100,8 @@ def hold(draft: Draft, claim: Claim) -> bool:
     key = (HELD, claim.shape)
     if claim.grows or small or claim.queue in draft.heads or key in draft.no_room:
         return False
+    if (later := _opening(draft, claim)) is not None:
+        return _held(draft, claim, later.nodes, later.at_s)
     search = draft.idle_search()
     found = [nodes for shape in claim.shape.by_model if (nodes := find(shape.loose, search)) is not None]
     if not found:
@@ -104,11 +109,27 @@ def hold(draft: Draft, claim: Claim) -> bool:
         return False
     # Of several accelerator models the one that is in use least, then the preferred one.
     nodes = min(found, key=lambda nodes: sum(draft.in_use(node) for node in set(nodes)))
+    return _held(draft, claim, nodes, None)
+
+
+def _opening(draft: Draft, claim: Claim) -> Opening | None:
+    """When and where the head should start, for as many heads as the profile looks at."""
+    if len(draft.heads) >= draft.facts.profile.backfill.heads or len(claim.ways) > 1:
+        return None
+    if draft.timeline is None:
+        draft.timeline = Timeline(draft)
+    return opening(draft, claim, draft.timeline)
+
+
+def _held(draft: Draft, claim: Claim, nodes: tuple[NodeId, ...], at_s: float | None) -> bool:
     draft.heads.add(claim.queue)
     members = tuple(ask.on(node, ()) for ask, node in zip(claim.asks, nodes, strict=True))
-    draft.close(claim, nodes)
-    reason = f"the first of queue {claim.queue} that finds no room; nothing behind it may take {_where(draft, nodes)}"
-    draft.reserves.append(Reserve(claim.id, members, False, reason))
+    draft.close(claim, nodes, at_s)
+    until = "" if at_s is None else f" that does not end within {max(0.0, at_s - draft.facts.now_s):.0f} s"
+    reason = f"the first of queue {claim.queue} that finds no room; nothing behind it{until} may take"
+    draft.reserves.append(Reserve(claim.id, members, False, f"{reason} {_where(draft, nodes)}", at_s))
+    if at_s is not None:
+        draft.estimates.setdefault(claim.id, at_s)
     return True
 
 

@@ -62,6 +62,7 @@ class WaitBook(Lazy[tuple[Wait, ...]]):
         self._own: dict[WorkloadId, tuple[Wait, ...] | Verdict] = {}
         self._more: dict[WorkloadId, tuple[Wait, ...]] = {}
         self._segments: list[Segment] = []
+        self._left: set[WorkloadId] = set()
         self._index: dict[WorkloadId, tuple[Wait, ...] | Verdict] | None = None
 
     def put(self, id: WorkloadId, waits: tuple[Wait, ...] | Verdict) -> None:
@@ -78,6 +79,11 @@ class WaitBook(Lazy[tuple[Wait, ...]]):
         """Further reasons of one that waits."""
         self._more[id] = (*self._more.get(id, ()), *waits)
 
+    def discard(self, id: WorkloadId) -> None:
+        """It does not wait."""
+        self._left.add(id)
+        self._index = None
+
     def _all(self) -> dict[WorkloadId, tuple[Wait, ...] | Verdict]:
         index = self._index
         if index is None:
@@ -86,6 +92,8 @@ class WaitBook(Lazy[tuple[Wait, ...]]):
                 verdict = segment.verdict
                 for _, workload in segment.entries:
                     index.setdefault(workload.spec.id, verdict)
+            for id in self._left:
+                index.pop(id, None)
             self._index = index
         return index
 

@@ -75,6 +75,7 @@ class Walk:
         self._draft = draft
         self._view = view
         self._apart: set[WorkloadId] = set()
+        self._left: set[WorkloadId] = set()
         self._gated: list[tuple[SortKey, Request]] = []
         self._queues: dict[QueueId, _Queue] = {}
         self._current: tuple[_Queue, _Cursor, Claim] | None = None
@@ -262,6 +263,11 @@ class Walk:
             else:
                 yield start_claim(workload, self._draft.priced_gang(rest.gang)), rest
 
+    def leave(self, id: WorkloadId) -> None:
+        """It starts after all."""
+        self._left.add(id)
+        self._draft.waits.discard(id)
+
     def keep_all(self) -> None:
         """Nobody is dropped any more."""
         for queue in self._queues.values():
@@ -294,7 +300,7 @@ class Walk:
             push(queue.id)
         while heap:
             _, id, workload, rest = heapq.heappop(heap)
-            if not rest.dropped:
+            if not rest.dropped and workload.spec.id not in self._left:
                 yield workload, rest
             push(id)
 

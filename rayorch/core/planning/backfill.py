@@ -1,0 +1,65 @@
+"""Stage 5, at the end of the walk. Backfill: who is short enough starts on nodes that are held for a head.
+
+A head that finds no room holds nodes from the time at which it should start on them (`timeline.py`). Until then they
+stand open to whoever has certainly left: the forecast of its own end is the one that holds in nine of ten cases, that
+of what the head waits for the one that holds in half of them, so that the head comes first where estimates are wrong.
+With exact estimates no head is ever delayed: what was let in is gone when its time comes, and that never moves back.
+
+EASY backfill (Lifka 1995) with a reservation for each of the first heads; differs in that the reservation names nodes,
+and in that ends are quantiles of what is known instead of the user's limit alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rayorch.core.decisions import Start
+from rayorch.core.planning.charges import fits_quota
+from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.seats import find
+from rayorch.core.planning.timeline import Timeline
+from rayorch.core.planning.walk import Walk
+
+
+def backfill(draft: Draft, walk: Walk, timeline: Timeline) -> None:
+    """Start those who wait for nothing but room and have left before it is needed, in their order."""
+    if not draft.until:
+        return
+    knobs = draft.facts.profile.backfill
+    latest_s = max(draft.until.values())
+    holders = set(draft.closed.values())
+    failed: dict[Shape, float] = {}
+    looks = tries = 0
+    for claim, _ in walk.lacking():
+        looks += 1
+        if looks > knobs.most_looks or tries >= knobs.most_tries:
+            return
+        if claim.grows or claim.id in holders:
+            continue
+        length_s = timeline.longest_s(claim.workload)
+        if length_s is None or length_s >= failed.get(claim.shape, float("inf")):
+            continue
+        ends_s = draft.facts.now_s + length_s
+        if ends_s > latest_s or not all(fits_quota(claim, books.quota) for books in draft.both):
+            continue
+        tries += 1
+        if _start(draft, claim, ends_s):
+            walk.leave(claim.id)
+        else:
+            failed[claim.shape] = length_s
+
+
+def _start(draft: Draft, claim: Claim, ends_s: float) -> bool:
+    """Start it on what is open to it until then."""
+    shut = frozenset(node for node in draft.closed if draft.until.get(node, 0.0) < ends_s)
+    search = replace(draft.search(*(books.room for books in draft.both)), closed=shut, view=None)
+    nodes = find(claim.shape, search)
+    if nodes is None:
+        return False
+    heads = sorted({draft.closed[node] for node in nodes if node in draft.closed})
+    members = draft.charge(claim, nodes, *draft.both)
+    left_s = ends_s - draft.facts.now_s
+    reason = f"{len(members)} seats that are held for {', '.join(heads[:4])} later on; it ends within {left_s:.0f} s"
+    draft.starts[claim.id] = Start(claim.id, claim.attempt, members, reason, ends_s=ends_s)
+    return True
