@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.devices import DeviceReport, multiset
+from rayorch.core.drift import drift
 from rayorch.core.sharing import mig_profile, mig_resource
 from rayorch.core.types import GPU, UNIT, Device, NodeId, NodeSpec, Resources
 
@@ -58,7 +59,7 @@ class DeviceLayer:
         self._made.pop(node, None)
 
     def settle(self, nodes: Mapping[NodeId, NodeSpec], now_s: float) -> None:
-        """Find out who is silent and whose MIG profiles differ from its group's; O(nodes)."""
+        """Find out who is silent and who differs from nodes that should be like it; O(nodes)."""
         self._silent = frozenset(node for node, told_s in self._told_s.items() if now_s - told_s > SILENT_S)
         groups: dict[str, dict[str, tuple[str, ...]]] = {}
         for node, report in self._reports.items():
@@ -66,12 +67,19 @@ class DeviceLayer:
             if group and report.devices:
                 groups.setdefault(group, {})[node] = report.profiles
         self._drift = profile_drift(groups)
+        for id, text in drift(self._read(node) for node in nodes.values()).items():
+            self._drift[id] = "; ".join(part for part in (self._drift.get(id, ""), text) if part)
+
+    def _read(self, node: NodeSpec) -> NodeSpec:
+        report = self._reports.get(node.id)
+        return node if report is None or not node.devices else replace(node, devices=self._devices(node, report))
 
     def applied(self, node: NodeSpec) -> NodeSpec:
         """The node with what is known of its devices."""
         report = self._reports.get(node.id)
         if report is None or not node.devices:
-            return node
+            note = self._drift.get(node.id, "")
+            return replace(node, device_note=note) if note else node
         silent = "its devices have not been read for a while" if node.id in self._silent else ""
         devices = self._devices(node, report)
         notes = [text for text in (report.note, silent, self._drift.get(node.id, "")) if text]

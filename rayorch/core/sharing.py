@@ -108,19 +108,18 @@ def compute_slices(profile: str) -> int:
     return int(profile[0])
 
 
-def counted(amount: Resources, whole_slices: bool = False) -> Resources:
+def counted(amount: Resources) -> Resources:
     """What an amount counts for in quotas: MIG instances count as GPUs too, the number of devices does not count.
 
     An instance of g compute slices is g/7 of a GPU (of a GPU with four, as an A30, a little less than it should be).
-    `whole_slices`: each slice counts as one GPU, as KAI has it. Linear: it may be taken of sums and differences.
+    KAI counts each slice as one GPU. Linear: it may be taken of sums and differences.
     """
     if not any(name == GPU_DEVICES or name in MODES or name.startswith("mig-") for name, _ in amount.items):
         return amount
     amounts = {name: n for name, n in amount.items if name != GPU_DEVICES and name not in MODES}
     for name, n in amount.items:
         if (profile := mig_profile(name)) is not None:
-            each = UNIT if whole_slices else UNIT // 7
-            amounts[GPU] = amounts.get(GPU, 0) + compute_slices(profile) * each * n // UNIT
+            amounts[GPU] = amounts.get(GPU, 0) + compute_slices(profile) * (UNIT // 7) * n // UNIT
     return Resources.of_units(amounts)
 
 

@@ -57,7 +57,6 @@ def test_other_names_are_no_instances(name: str) -> None:
 
 def test_an_instance_is_charged_by_its_compute_slices() -> None:
     assert counted(mig("3g.40gb", 2, CPU=1)).gpu_units == 6 * (UNIT // 7)
-    assert counted(mig("3g.40gb", 2), whole_slices=True).gpu_units == 6 * UNIT
     assert counted(of(GPU=1, gpu_devices=2, gpu_mps=1)) == of(GPU=1)
 
 
