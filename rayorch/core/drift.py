@@ -51,9 +51,9 @@ def drift(nodes: Iterable[NodeSpec]) -> dict[NodeId, str]:
     for (group, model), kinds in sorted(alike.items()):
         whose = f"other nodes of group {group}" if group else f"other nodes with {model}"
         for text, values in _features(kinds).items():
-            for node, words in _odd(values, text, whose).items():
-                found.setdefault(node, []).append(words)
-    return {node: "; ".join(texts) for node, texts in found.items()}
+            for id, words in _odd(values, text, whose).items():
+                found.setdefault(id, []).append(words)
+    return {id: "; ".join(texts) for id, texts in found.items()}
 
 
 def _features(kinds: Mapping[NodeId, Kind]) -> dict[str, dict[NodeId, str]]:

@@ -8,7 +8,7 @@ cut for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rayorch.core.mig import Instance, MigModel, arrange, mig_model
 from rayorch.core.room import Room
@@ -57,29 +57,37 @@ class RepartitionPlan:
     unserved: tuple[tuple[WorkloadId, str], ...] = ()
 
 
-@dataclass(slots=True)
 class _Gpu:
     """An idle GPU and what it is to be cut into."""
 
-    node: NodeSpec
-    pci: str
-    model: MigModel
-    before: tuple[str, ...]
-    wanted: tuple[str, ...] = ()
-    serves: tuple[WorkloadId, ...] = ()
+    __slots__ = ("before", "model", "node", "pci", "serves", "wanted")
+
+    def __init__(self, node: NodeSpec, pci: str, model: MigModel, before: tuple[str, ...]) -> None:
+        self.node = node
+        self.pci = pci
+        self.model = model
+        self.before = before
+        self.wanted: tuple[str, ...] = ()
+        self.serves: tuple[WorkloadId, ...] = ()
+
+    def copy(self) -> _Gpu:
+        twin = _Gpu(self.node, self.pci, self.model, self.before)
+        twin.wanted, twin.serves = self.wanted, self.serves
+        return twin
 
 
-@dataclass(slots=True)
 class _Books:
     """Room for what needs no cut, and the idle GPUs; copied for each gang."""
 
-    nodes: Mapping[NodeId, NodeSpec]
-    room: Room
-    gpus: dict[tuple[NodeId, str], _Gpu] = field(default_factory=dict)
+    __slots__ = ("gpus", "nodes", "room")
+
+    def __init__(self, nodes: Mapping[NodeId, NodeSpec], room: Room, gpus: dict[tuple[NodeId, str], _Gpu]) -> None:
+        self.nodes = nodes
+        self.room = room
+        self.gpus = gpus
 
     def copy(self) -> _Books:
-        gpus = {key: _Gpu(g.node, g.pci, g.model, g.before, g.wanted, g.serves) for key, g in self.gpus.items()}
-        return _Books(self.nodes, self.room.copy(), gpus)
+        return _Books(self.nodes, self.room.copy(), {key: gpu.copy() for key, gpu in self.gpus.items()})
 
 
 def repartition_plan(

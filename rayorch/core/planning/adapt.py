@@ -96,7 +96,7 @@ def _grow(draft: Draft, workload: Workload, taken: frozenset[NodeId]) -> bool:
     if sum(wanted.values()) <= len(members):
         return False
     for step in growths(workload, members, wanted, draft.facts.topology.models):
-        claim = draft.narrowed(draft.priced(step))
+        claim = draft.narrowed(draft.prices.of_claim(step))
         if not fits_quota(claim, *(books.quota for books in draft.both)):
             continue
         search = draft.search(*(books.room for books in draft.both))

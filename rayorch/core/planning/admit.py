@@ -39,7 +39,7 @@ def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: Order
         place = docket.place(id)
         if place is not None:
             line, key, workload = place
-            claim = start_claim(workload, draft.priced_gang(line.gang))
+            claim = start_claim(workload, draft.prices.of_gang(line.gang))
             request = Request(claim, _gate(draft, workload, former) or capped.get(id, ()))
             walk.alone(request, (0, *key[1:]) if id in facts.owed else key)
     for workload in running:
@@ -90,7 +90,7 @@ def _lacking(draft: Draft, workload: Workload) -> list[Claim]:
     if not kept or not draft.facts.snapshot.synced:
         return []
     claim = missing(workload, kept, draft.facts.topology.models)
-    return [draft.priced(claim)] if claim is not None else []
+    return [draft.prices.of_claim(claim)] if claim is not None else []
 
 
 def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wait, ...]:
@@ -151,7 +151,7 @@ def _serve(draft: Draft, workload: Workload) -> list[Claim]:
     count = 0 if closed else wanted - len(ours)
     if len(held_models(workload.spec, everything, models)) > 1:
         count = min(count, 1)  # the first one decides the model of the others
-    return [draft.priced(growth_claim(workload, role, everything, models, nth)) for nth in range(count)]
+    return [draft.prices.of_claim(growth_claim(workload, role, everything, models, nth)) for nth in range(count)]
 
 
 def _give_back(draft: Draft, workload: Workload, role: Role, kept: tuple[Member, ...], count: int) -> None:

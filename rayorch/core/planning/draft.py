@@ -18,8 +18,9 @@ from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
-from rayorch.core.planning.claims import Claim, Gang, Shape, staying, with_model
+from rayorch.core.planning.claims import Claim, Shape, staying
 from rayorch.core.planning.index import NodeScore, View
+from rayorch.core.planning.prices import Prices
 from rayorch.core.planning.seats import Search
 from rayorch.core.planning.takings import Move as Move
 from rayorch.core.planning.takings import Removal as Removal
@@ -27,7 +28,7 @@ from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
-from rayorch.core.sharing import MIB, device_need, priced
+from rayorch.core.sharing import device_need
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import (
@@ -43,7 +44,6 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
     charge_of,
-    total,
 )
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Draft:
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
     claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
     (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
-    `charges`: how often quota was taken or given back so far. `prices`: see `priced_gang`. `walk`: stage 4's.
+    `charges`: how often quota was taken or given back so far. `prices`: of memory shares. `walk`: stage 4's.
     `timeline`: when what runs should end (made when needed).
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these.
@@ -237,7 +237,8 @@ class Draft:
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
     holds most of a resource in a queue. `blocking`: queues with strict order whose head did not start, and what those
-    behind it are told. `gpu_models`: those that there are (made when needed). `queue_gates`: what keeps all of a queue
+    behind it are told. `gpu_models`, `model_room`: those that there are, and what was free of each (made when
+    needed). `queue_gates`: what keeps all of a queue
     waiting (of it, that which uses GPUs).
     """
 
@@ -246,6 +247,7 @@ class Draft:
     soon: Books
     first: Books
     budget: int
+    prices: Prices
     stops: dict[WorkloadId, Stop] = field(default_factory=dict)
     removals: dict[WorkloadId, Removal] = field(default_factory=dict)
     starts: dict[WorkloadId, Start] = field(default_factory=dict)
@@ -278,14 +280,12 @@ class Draft:
     idle_room: Room | None = None
     channels: Taken | None = None
     ideal_room: Room | None = None
-    device_sizes: tuple[int, ...] | None = None
     holders: dict[tuple[str, QueueId | None], tuple[WorkloadId, ...]] = field(default_factory=dict)
     hopeless: dict[Shape, bool] = field(default_factory=dict)
     room_waits: dict[Shape, tuple[Wait, ...]] = field(default_factory=dict)
     waits: WaitBook = field(default_factory=WaitBook)
     estimates: dict[WorkloadId, float] = field(default_factory=dict)
     charges: int = 0
-    prices: dict[int, Gang] = field(default_factory=dict)
     walk: Walk | None = None
     timeline: Timeline | None = None
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
@@ -301,7 +301,8 @@ class Draft:
         for workload, amount in facts.holdings:
             quota.charge(workload.spec.queue, amount, workload.spec.owner, 1)
         now = Books(Room.of(snapshot.nodes, snapshot.allocations, snapshot.now_s), quota)
-        draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, leaving=list(facts.leaving))
+        prices = Prices(facts.nodes.values())
+        draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, prices, leaving=list(facts.leaving))
         for gone in facts.leaving:
             draft.part()
             if gone.workload in facts.held:
@@ -422,46 +423,6 @@ class Draft:
         if self.channels is None:
             self.channels = in_use(m for held in self.facts.snapshot.allocations for m in held.members)
         return give(layout, nodes, self.facts.horizon, self.channels)
-
-    def priced(self, claim: Claim) -> Claim:
-        """The claim with what its memory shares come to in GPUs at most, so that quota covers any seat that it gets."""
-        if not any(device_need(bundle).share_mib for bundle, _ in claim.shape.bundles):
-            return claim
-        more = total((self.price(b) - b).times(n) for b, n in claim.shape.bundles)
-        return replace(claim, resources=claim.resources + with_model(more, claim.shape))
-
-    def priced_gang(self, gang: Gang) -> Gang:
-        """The same of what equal workloads ask for, once a turn."""
-        known = self.prices.get(id(gang))
-        if known is None:
-            known = self.prices[id(gang)] = self._priced_gang(gang)
-        return known
-
-    def _priced_gang(self, gang: Gang) -> Gang:
-        if any(device_need(bundle).share_mib for bundle, _ in gang.shape.bundles):
-            more = total((self.price(b) - b).times(n) for b, n in gang.shape.bundles)
-            gang = replace(gang, resources=gang.resources + with_model(more, gang.shape))
-        return replace(gang, others=tuple(self._priced_gang(other) for other in gang.others)) if gang.others else gang
-
-    def price(self, bundle: Resources) -> Resources:
-        """One bundle with its memory share in GPUs; any other bundle as it is."""
-        if not device_need(bundle).share_mib:
-            return bundle
-        if self.device_sizes is None:
-            nodes = self.facts.nodes.values()
-            self.device_sizes = tuple(
-                sorted({d.memory_bytes // MIB for n in nodes for d in n.devices if d.memory_bytes})
-            )
-        return priced(bundle, self.device_sizes)
-
-    def free_of(self, model: str) -> int:
-        """GPU units of a model that were free when the plan began; O(nodes), once a turn."""
-        if self.model_room is None:
-            found: dict[str, int] = {}
-            for node, its in self.facts.topology.models.items():
-                found[its] = found.get(its, 0) + self.now.room.gpu_units(node)
-            self.model_room = found
-        return self.model_room.get(model, 0)
 
     def narrowed(self, claim: Claim) -> Claim:
         """The claim on those GPU models that the limits of its queue leave it."""

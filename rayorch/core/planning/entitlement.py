@@ -240,7 +240,7 @@ def _asked(draft: Draft) -> dict[QueueId, Resources]:
         if workload.state is State.PENDING or (workload.state is State.RUNNING and spec.resizable):
             key = id(spec.roles)
             if key not in largest:
-                whole = total(draft.price(role.bundle).times(role.max_count) for role in spec.roles)
+                whole = total(draft.prices.of(role.bundle).times(role.max_count) for role in spec.roles)
                 largest[key] = counted(whole)
             sums.setdefault(spec.queue, []).append(largest[key])
         elif workload.state is State.RUNNING:

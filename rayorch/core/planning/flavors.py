@@ -29,7 +29,7 @@ def in_free_order(draft: Draft, claim: Claim) -> Claim:
     models = claim.shape.accelerators
     if not claim.workload.spec.any_model or len(models) < 2:
         return claim
-    return claim.on_models(tuple(sorted(models, key=lambda model: (-draft.free_of(model), models.index(model)))))
+    return claim.on_models(tuple(sorted(models, key=lambda model: (-_free_of(draft, model), models.index(model)))))
 
 
 def fall_through(draft: Draft, claim: Claim, evict: Evict) -> Served:
@@ -55,3 +55,13 @@ def fall_through(draft: Draft, claim: Claim, evict: Evict) -> Served:
     if knobs.evict_before_borrowing and any(promise(draft, one) or evict(draft, one) for one in tight):
         return Served.RELEASING
     return Served.STARTED if any(place(draft, one) for one in borrowing) else Served.NOT
+
+
+def _free_of(draft: Draft, model: str) -> int:
+    """GPU units of a model that are free when it is first asked for; O(nodes), once a turn."""
+    if draft.model_room is None:
+        found: dict[str, int] = {}
+        for node, its in draft.facts.topology.models.items():
+            found[its] = found.get(its, 0) + draft.now.room.gpu_units(node)
+        draft.model_room = found
+    return draft.model_room.get(model, 0)

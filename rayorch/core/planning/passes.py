@@ -106,7 +106,7 @@ def _ask_next(session: Session, workload: Workload) -> None:
     elif members := draft.standing(workload.id):
         ways = tuple(next_claims(workload, members, draft.facts.topology.models))
     if ways:
-        session.claims[workload.id] = tuple(draft.priced(claim) for claim in ways)
+        session.claims[workload.id] = tuple(draft.prices.of_claim(claim) for claim in ways)
 
 
 def _pass(session: Session, action: Action) -> None:

@@ -96,7 +96,7 @@ def _demand(draft: Draft, claim: Claim, known: dict[Shape, GangDemand]) -> GangD
     shape = claim.shape
     alike = known.get(shape)
     if alike is None:
-        bundles = tuple(draft.price(bundle) for bundle, count in shape.bundles for _ in range(count))
+        bundles = tuple(draft.prices.of(bundle) for bundle, count in shape.bundles for _ in range(count))
         alike = known[shape] = GangDemand(claim.id, bundles, shape.topology, _selector(draft, shape))
     return GangDemand(claim.id, alike.bundles, alike.topology, alike.selector)
 

@@ -85,7 +85,7 @@ def _better(draft: Draft, workload: Workload, allocation: Allocation) -> tuple[s
 
 
 def _claim(draft: Draft, workload: Workload, models: tuple[str, ...]) -> Claim:
-    claim = draft.priced(start_claim(workload, gang_of(workload.spec)))
+    claim = draft.prices.of_claim(start_claim(workload, gang_of(workload.spec)))
     return draft.narrowed(claim.on_models(models))
 
 

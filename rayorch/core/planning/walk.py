@@ -139,7 +139,7 @@ class Walk:
                 heapq.heappop(heap)
 
     def _claim(self, cursor: _Cursor) -> Claim:
-        return start_claim(cursor.entries[cursor.position][1], self._draft.priced_gang(cursor.gang))
+        return start_claim(cursor.entries[cursor.position][1], self._draft.prices.of_gang(cursor.gang))
 
     def _next(self, queue: _Queue, cursor: _Cursor) -> None:
         """What was looked at is over with, or (after `close`) what is left of it is more important."""
@@ -167,7 +167,7 @@ class Walk:
         key, _, cursor = queue.cursors[0]
         if cursor.single is not None:
             return self._key(key, cursor.single.claim.workload, cursor.single.claim, False)
-        return self._key(key, cursor.entries[cursor.position][1], self._draft.priced_gang(cursor.gang), False)
+        return self._key(key, cursor.entries[cursor.position][1], self._draft.prices.of_gang(cursor.gang), False)
 
     def _key(self, key: SortKey, workload: Workload, asked: Claim | Gang, gated: bool) -> SortKey:
         """The key across queues of one that has this key within its own."""
@@ -234,7 +234,7 @@ class Walk:
                 if cursor.single is not None:
                     found.append((cursor.entries[0][0], cursor.single.claim))
                     continue
-                gang = self._draft.priced_gang(cursor.gang)
+                gang = self._draft.prices.of_gang(cursor.gang)
                 found += [(key, start_claim(workload, gang)) for key, workload in self._others(cursor.entries)]
             queue.cursors = []
         return found
@@ -261,7 +261,7 @@ class Walk:
             if rest.claim is not None:
                 yield rest.claim, rest
             else:
-                yield start_claim(workload, self._draft.priced_gang(rest.gang)), rest
+                yield start_claim(workload, self._draft.prices.of_gang(rest.gang)), rest
 
     def leave(self, id: WorkloadId) -> None:
         """It starts after all."""
@@ -291,7 +291,7 @@ class Walk:
             entry = next(lines[queue], None)
             if entry is not None:
                 key, _, workload, rest = entry
-                asked = rest.claim or self._draft.priced_gang(rest.gang)
+                asked = rest.claim or self._draft.prices.of_gang(rest.gang)
                 heapq.heappush(heap, (self._key(key, workload, asked, rest.gated), queue, workload, rest))
 
         for queue in self._queues.values():
