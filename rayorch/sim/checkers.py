@@ -13,7 +13,7 @@ from rayorch.core.adoption import WorldGroup, parse_group_name
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
 from rayorch.core.device_binding import split_devices
-from rayorch.core.planning.draft import OWED_S
+from rayorch.core.planning.takings import OWED_S
 from rayorch.core.sharing import asks_of_ray, device_shares, uses_devices
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (

@@ -22,8 +22,10 @@ from rayorch.core.planning.claims import Claim, Shape, staying
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.prices import Prices
 from rayorch.core.planning.seats import Search
+from rayorch.core.planning.takings import Leaving as Leaving
 from rayorch.core.planning.takings import Move as Move
 from rayorch.core.planning.takings import Removal as Removal
+from rayorch.core.planning.takings import leaving_of, owed
 from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
@@ -54,23 +56,6 @@ LIVE = (State.RUNNING, State.STOPPING)
 
 ClaimKind = tuple[Shape, QueueId, Resources, str]
 """Claims of one kind fail together: (shape, queue, charge, the owner where owners have limits)."""
-
-OWED_S = 60.0
-"""How long after its victim has been requeued a beneficiary still goes before all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """Seats that are being given back, by when at the latest (None: not known) and for whom.
-
-    `ends`: all that the attempt holds, so that it ends with them.
-    """
-
-    workload: WorkloadId
-    members: tuple[Member, ...]
-    deadline_s: float | None
-    beneficiary: WorkloadId | None
-    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +100,7 @@ class Facts:
                 leaving.append(Leaving(allocation.workload, allocation.members, None, None))
                 continue
             held[workload.id] = allocation
-            gone = _leaving(workload, allocation)
+            gone = leaving_of(workload, allocation)
             if gone is not None:
                 leaving.append(gone)
         live_in: dict[QueueId, list[Workload]] = {}
@@ -134,7 +119,7 @@ class Facts:
             held=held,
             leaving=tuple(leaving),
             topology=topology,
-            owed=_owed(snapshot, leaving),
+            owed=owed(snapshot, leaving),
             strictness={spec.id: spec.strict for spec in snapshot.queues},
             live_in=live_in,
             budgets={use.queue: use for use in snapshot.budgets},
@@ -170,32 +155,6 @@ class Facts:
     def live(self) -> list[tuple[Workload, Allocation]]:
         """Live attempts that hold seats, by id."""
         return [(self.workloads[id], self.held[id]) for id in sorted(self.held)]
-
-
-def _owed(snapshot: Snapshot, leaving: list[Leaving]) -> frozenset[WorkloadId]:
-    """Who is owed room: what was freed for a workload is its own until it starts, for a bounded time."""
-    found = {gone.beneficiary for gone in leaving}
-    found |= {
-        w.yielded_to
-        for w in snapshot.workloads
-        if w.yielded_to is not None and w.requeued_s is not None and snapshot.now_s - w.requeued_s <= OWED_S
-    }
-    return frozenset(id for id in found if id is not None)
-
-
-def _leaving(workload: Workload, allocation: Allocation) -> Leaving | None:
-    if workload.state is State.STOPPING:
-        order = workload.stop
-        return Leaving(
-            workload.id,
-            allocation.members,
-            order.deadline_s if order is not None else None,
-            order.beneficiary if order is not None else None,
-            ends=True,
-        )
-    stay = staying(allocation)
-    members = tuple(m for m in allocation.members if m not in stay)
-    return Leaving(workload.id, members, workload.release_by_s, workload.release_for) if members else None
 
 
 @dataclass(slots=True)

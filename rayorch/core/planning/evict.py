@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Reserve, Stop
+from rayorch.core.planning.bargain import cheaper
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
@@ -206,14 +207,14 @@ def _costs_by_node(moves: Sequence[Move]) -> dict[NodeId, list[tuple[float, int]
 
 
 def _search(trial: Trial, moves: list[Move]) -> Found | None:
-    """Surplus seats alone if they suffice; else whole attempts too, as few and as cheap as the budget can tell."""
-    shrinks = [move for move in moves if not move.stops]
-    found = _cheapest(trial, [], shrinks)
-    if found is not None:
-        return found
-    stops = [move for move in moves if move.stops]
-    found = _cheapest(trial, shrinks, stops)
-    return _single(trial, stops, found) if found is not None else None
+    """Surplus seats alone if they suffice, else whole attempts too; and whatever is cheaper, as far as can be told."""
+    shrinks, stops = [move for move in moves if not move.stops], [move for move in moves if move.stops]
+    found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
+    if found is None:
+        return None
+    better = cheaper(trial.draft, trial.shape, trial.model, moves, found.price, trial.seats)
+    found = Found(*better) if better is not None else found
+    return _single(trial, stops, found)
 
 
 def _cheapest(trial: Trial, first: list[Move], moves: list[Move]) -> Found | None:

@@ -1,11 +1,30 @@
-"""What a plan takes from running attempts: surplus seats, or all that they hold."""
+"""What running attempts give back, or could: surplus seats, or all that they hold; and who is owed the room."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
-from rayorch.core.types import Member, Resources, Workload, WorkloadId
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.types import Allocation, Member, Resources, State, Workload, WorkloadId
+
+OWED_S = 60.0
+"""How long after its victim has been requeued a beneficiary still goes before all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Seats that are being given back, by when at the latest (None: not known) and for whom.
+
+    `ends`: all that the attempt holds, so that it ends with them.
+    """
+
+    workload: WorkloadId
+    members: tuple[Member, ...]
+    deadline_s: float | None
+    beneficiary: WorkloadId | None
+    ends: bool = False
 
 
 @dataclass(slots=True)
@@ -38,3 +57,30 @@ class Move:
         """Cheapest first, then lower priority, then who started last, then the id."""
         number = max((m.surplus for m in self.members), default=0)
         return (self.price, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
+
+
+def owed(snapshot: Snapshot, leaving: list[Leaving]) -> frozenset[WorkloadId]:
+    """Who is owed room: what was freed for a workload is its own until it starts, for a bounded time."""
+    found = {gone.beneficiary for gone in leaving}
+    found |= {
+        w.yielded_to
+        for w in snapshot.workloads
+        if w.yielded_to is not None and w.requeued_s is not None and snapshot.now_s - w.requeued_s <= OWED_S
+    }
+    return frozenset(id for id in found if id is not None)
+
+
+def leaving_of(workload: Workload, allocation: Allocation) -> Leaving | None:
+    """What an attempt gives back already; None when it gives nothing."""
+    if workload.state is State.STOPPING:
+        order = workload.stop
+        return Leaving(
+            workload.id,
+            allocation.members,
+            order.deadline_s if order is not None else None,
+            order.beneficiary if order is not None else None,
+            ends=True,
+        )
+    stay = staying(allocation)
+    members = tuple(m for m in allocation.members if m not in stay)
+    return Leaving(workload.id, members, workload.release_by_s, workload.release_for) if members else None

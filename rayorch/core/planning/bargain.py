@@ -1,0 +1,201 @@
+"""Stage 6: a cheaper set of victims than the first that was found, if there is one among those that matter.
+
+What-ifs cost milliseconds on a large cluster; whether some numbers of free GPUs take some pieces costs microseconds.
+So sets are gone through on numbers alone: of each victim the ways in which it could make room, cheapest first, never
+dearer than the best so far. Only a set whose numbers suffice is tried for real. The victims that are looked at are few:
+those on nodes where least has to be paid for the claim, and no more than `POOL`. With few victims in all that is every
+set there is; otherwise it is a search with a bound, and its answer is never worse than what it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rayorch.core.planning.claims import Shape
+from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.takings import Move
+from rayorch.core.types import NodeId, WorkloadId
+
+POOL = 10
+"""How many victims are looked at together."""
+
+STEPS = 6_000
+"""How many sets are gone through on numbers."""
+
+TRIES = 24
+"""How many of them are tried for real."""
+
+MOST_SEATS = 3
+"""Of so many surplus seats of a victim every choice is a way; of more only the first so many."""
+
+Try = Callable[[list[Move]], tuple[NodeId, ...] | None]
+"""The claim's seats after these moves, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way in which a victim makes room: GPU units by node (its place in the board), and what it counts for."""
+
+    moves: tuple[Move, ...]
+    frees: tuple[tuple[int, int], ...]
+    price: float
+
+
+@dataclass(slots=True)
+class Board:
+    """What numbers say. `free`: units by place; `domains`: of each place, the ones to which the claim must keep.
+
+    `pieces`: units of each seat, the largest first.
+    """
+
+    pieces: tuple[int, ...]
+    free: list[int]
+    domains: list[str]
+    places: dict[NodeId, int] = field(default_factory=dict)
+
+    def suffices(self, free: Sequence[int]) -> bool:
+        """Whether the pieces fit: by numbers of GPUs only, and greedily, so that it may be wrong either way."""
+        for domain in dict.fromkeys(self.domains):
+            left = [n for n, own in zip(free, self.domains, strict=True) if own == domain]
+            if all(_put(left, piece) for piece in self.pieces):
+                return True
+        return False
+
+
+def _put(left: list[int], piece: int) -> bool:
+    best = min((n for n in left if n >= piece), default=None)
+    if best is None:
+        return False
+    left[left.index(best)] = best - piece
+    return True
+
+
+def cheaper(
+    draft: Draft, shape: Shape, model: str, moves: Sequence[Move], bound: float, trial: Try
+) -> tuple[tuple[Move, ...], tuple[NodeId, ...]] | None:
+    """A set of moves that counts for less than `bound` and makes room, and the claim's seats; None: none was found."""
+    pieces = sorted((bundle.gpu_units for bundle, count in shape.bundles for _ in range(count)), reverse=True)
+    if not pieces or not pieces[-1]:
+        return None  # numbers of GPUs say nothing about it
+    victims = _pool(draft, tuple(pieces), model, moves, bound)
+    board = _board(draft, shape, model, tuple(pieces), victims)
+    options = [_ways(board, of_one) for of_one in victims]
+    options.sort(key=lambda ways: (ways[0].price, ways[0].moves[0].victim.id))
+    return _Bargain(board, options, bound, trial).run()
+
+
+@dataclass(slots=True)
+class _Bargain:
+    board: Board
+    options: list[list[Way]]
+    bound: float
+    trial: Try
+    steps: int = STEPS
+    tries: int = TRIES
+    found: tuple[tuple[Move, ...], tuple[NodeId, ...]] | None = None
+
+    def run(self) -> tuple[tuple[Move, ...], tuple[NodeId, ...]] | None:
+        self._go(0, list(self.board.free), (), 0.0)
+        return self.found
+
+    def _go(self, position: int, free: list[int], chosen: tuple[Move, ...], price: float) -> None:
+        if price >= self.bound or self.steps <= 0 or self.tries <= 0:
+            return
+        self.steps -= 1
+        if chosen and self.board.suffices(free):
+            self.tries -= 1
+            nodes = self.trial(list(chosen))
+            if nodes is not None:
+                self.bound, self.found = price, (chosen, nodes)
+                return
+        if position == len(self.options):
+            return
+        for way in self.options[position]:
+            after = list(free)
+            for place, units in way.frees:
+                after[place] += units
+            self._go(position + 1, after, (*chosen, *way.moves), price + way.price)
+        self._go(position + 1, free, chosen, price)
+
+
+# ---------------------------------------------------------------- who is looked at
+
+
+def _pool(draft: Draft, pieces: tuple[int, ...], model: str, moves: Sequence[Move], bound: float) -> list[list[Move]]:
+    """The moves of the victims that matter, by victim: those on nodes where the next piece costs least."""
+    by_victim: dict[WorkloadId, list[Move]] = {}
+    for move in moves:
+        if move.price < bound:
+            by_victim.setdefault(move.victim.id, []).append(move)
+    if len(by_victim) <= POOL:
+        return [by_victim[id] for id in sorted(by_victim)]
+    room, models = draft.soon.room, draft.facts.topology.models
+    at: dict[NodeId, list[tuple[float, int, WorkloadId]]] = {}
+    for id, own in by_victim.items():
+        for move in own:
+            units: dict[NodeId, int] = {}
+            for member in move.members:
+                units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
+            for node, freed in units.items():
+                if freed and (not model or models.get(node) == model):
+                    at.setdefault(node, []).append((move.price, freed, id))
+    nodes: list[tuple[float, NodeId, list[WorkloadId]]] = []
+    for node, prices in at.items():
+        lacking, price, ids = pieces[0] - room.gpu_units(node), 0.0, list[WorkloadId]()
+        for each, freed, id in sorted(prices, key=lambda entry: (entry[0] / entry[1], entry[2])):
+            if lacking <= 0:
+                break
+            lacking, price = lacking - freed, price + each
+            ids.append(id)
+        if lacking <= 0 and price < bound:
+            nodes.append((price, node, ids))
+    chosen: dict[WorkloadId, None] = {}
+    for _, _, ids in sorted(nodes, key=lambda entry: entry[:2]):
+        if len(chosen) >= POOL:
+            break
+        chosen.update(dict.fromkeys(ids))
+    return [by_victim[id] for id in sorted(chosen)]
+
+
+def _board(draft: Draft, shape: Shape, model: str, pieces: tuple[int, ...], victims: list[list[Move]]) -> Board:
+    """The nodes that matter: where a victim is, and those with most free, as many as there are pieces and some more."""
+    room, topology = draft.soon.room, draft.facts.topology
+    touched = {member.node for own in victims for move in own for member in move.members}
+    others = [node for node in topology.of_model(model, topology.nodes) if node not in touched]
+    roomy = sorted(
+        (node for node in others if room.gpu_units(node) >= pieces[-1]), key=lambda n: (-room.gpu_units(n), n)
+    )
+    level = shape.topology.required
+    board = Board(pieces, [], [])
+    for node in (*sorted(touched), *roomy[: 2 * len(pieces)]):
+        if not room.usable(node) or node in draft.closed or (model and topology.models.get(node) != model):
+            continue
+        domain = topology.domain_of(level, node) if level is not None else None
+        if level is not None and domain is None:
+            continue
+        board.places[node] = len(board.free)
+        board.free.append(room.gpu_units(node))
+        board.domains.append(domain.name if domain is not None else "")
+    return board
+
+
+def _ways(board: Board, moves: list[Move]) -> list[Way]:
+    """All ways of one victim, the cheapest first."""
+    shrinks = [move for move in moves if not move.stops][:MOST_SEATS]
+    choices: Iterator[tuple[Move, ...]] = (
+        tuple(move for i, move in enumerate(shrinks) if picked >> i & 1) for picked in range(1, 2 ** len(shrinks))
+    )
+    stops = ((move,) for move in moves if move.stops)
+    found = [_way(board, chosen) for chosen in (*choices, *stops)]
+    return sorted(found, key=lambda way: (way.price, len(way.moves), way.frees))
+
+
+def _way(board: Board, moves: tuple[Move, ...]) -> Way:
+    frees: dict[int, int] = {}
+    for move in moves:
+        for member in move.members:
+            place = board.places.get(member.node)
+            if place is not None:
+                frees[place] = frees.get(place, 0) + member.bundle.gpu_units
+    return Way(moves, tuple(sorted(frees.items())), sum(move.price for move in moves))
