@@ -65,6 +65,27 @@ def test_sharing_names_the_nodes_that_do_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("resources", "variables"),
+    [
+        ({"GPU": 0.333}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "34"}),
+        ({"GPU": 1, "gpu-devices": 2}, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}),
+        ({"gpu-memory": "20Gi"}, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20480M"}),
+        ({"gpu-memory": "20Gi", "gpu-devices": 2}, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10240M,1=10240M"}),
+    ],
+)
+def test_under_mps_processes_are_held_to_their_part(resources: dict[str, object], variables: dict[str, str]) -> None:
+    spec = core(gang(resources=resources, sharing="mps"))
+    assert Payload.of_text(spec.payload).runtime_env == {"env_vars": variables}
+    assert Payload.of_text(core(gang(resources=resources)).payload).runtime_env == {}
+
+
+def test_what_the_user_sets_for_mps_himself_stays() -> None:
+    own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "80"}
+    spec = core(document(gang={"workers": 1, "resources": {"GPU": 0.5}, "sharing": "mps"}, env=own))
+    assert Payload.of_text(spec.payload).runtime_env == {"env_vars": own}
+
+
+@pytest.mark.parametrize(
     ("resources", "field"),
     [
         ({"GPU": 1.5}, "GPU"),

@@ -218,7 +218,7 @@ def explain(
             say(rows.explain_heading(data))
             show(rows.waits(data), rows.WAIT_COLUMNS, output)
             if output is Format.TABLE:
-                for line in rows.change_lines(data):
+                for line in (*rows.change_lines(data), *rows.isolation_lines(data)):
                     say(line)
         else:
             show_one(data, output, lambda: "", key="kind")
@@ -372,6 +372,23 @@ def capacity(output: Output = Format.TABLE, address: Address = None) -> None:
         show(launches, view.LAUNCH_COLUMNS, output)
     for demand in view.unmet_of(data):
         say(f"no node type of Ray's autoscaler can take {demand}")
+
+
+@app.command()
+@guarded
+def repartition(output: Output = Format.TABLE, address: Address = None) -> None:
+    """Which idle MIG GPUs to cut anew for what waits, step by step; nothing does it but you."""
+    from rayorch.cli import repartition as view
+
+    with _client(address) as client:
+        data = client.repartition()
+    if output in (Format.JSON, Format.YAML):
+        show_one(data, output, lambda: "", key="kind")
+        return
+    show(view.cuts_of(data), view.CUT_COLUMNS, output, key="name")
+    if output is Format.TABLE:
+        for line in view.words_of(data):
+            say(line)
 
 
 @app.command()

@@ -160,6 +160,13 @@ def explain_heading(data: Item) -> str:
     return f"{', '.join(parts)}; evaluated {max(0.0, now_s - evaluated):.1f} s ago (cycle {data['cycle']})"
 
 
+def isolation_lines(data: Item) -> list[str]:
+    """What its parts of GPUs are shared without."""
+    workload = data["workload"]
+    found = workload.get("isolation") if isinstance(workload, dict) else None
+    return [f"note: {text}" for text in found] if isinstance(found, list) else []
+
+
 def waits(data: Item) -> list[Item]:
     """The reasons, numbered."""
     found = data["waits"]

@@ -275,6 +275,10 @@ class Client:
         """Ray jobs that run or wait there and did not come through the queues."""
         return self._http.call("GET", "/api/v1/bypasses")
 
+    def repartition(self) -> JsonObject:
+        """Which idle MIG GPUs to cut anew for what waits, and how: {"cuts": [...], "unserved": [...]}."""
+        return self._http.call("GET", "/api/v1/repartition")
+
     def change_node(self, node: str, verb: str, reason: str = "", deadline: str | None = None) -> JsonObject:
         """`verb` cordon, drain or uncordon, on a node named by its name or id."""
         body: JsonObject = {"reason": reason} if reason else {}

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from rayorch.core.errors import SpecError
-from rayorch.core.sharing import GPU_MEMORY, MIB, MODES, MPS, TIME_SLICING
+from rayorch.core.resources import UNIT, Resources
+from rayorch.core.sharing import GPU_MEMORY, MIB, MODES, MPS, TIME_SLICING, device_need
 
 MEMORY = "gpu-memory"
 """How documents call `gpu-memory-mib`: always with a unit, because a bare number may be meant in bytes or in MiB."""
@@ -34,6 +35,20 @@ def with_memory(amounts: object) -> object:
     if GPU_MEMORY in amounts:
         raise ValueError(f"{MEMORY} and {GPU_MEMORY} say the same twice")
     return {name: n for name, n in amounts.items() if name != MEMORY} | {GPU_MEMORY: memory_mib(amounts[MEMORY])}
+
+
+def mps_environment(bundle: Resources) -> dict[str, str]:
+    """What limits the processes of a member that shares GPUs by MPS to its part; the driver reads these variables.
+
+    Threads are a part of the GPU's, rounded up to whole percents. Memory is that of each device that a process sees.
+    """
+    need = device_need(bundle)
+    if not bundle.units(MPS):
+        return {}
+    if need.share_mib:
+        limits = ",".join(f"{n}={need.share_mib // UNIT}M" for n in range(need.shares))
+        return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limits}
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(-(-(need.share_units or need.units) * 100 // UNIT))}
 
 
 def with_mode(amounts: Mapping[str, float], sharing: Sharing | None, field: str) -> Mapping[str, float]:

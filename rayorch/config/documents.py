@@ -15,7 +15,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field
 
 from rayorch.config.cluster import ClusterDocument
-from rayorch.config.devices import Sharing, with_mode
+from rayorch.config.devices import Sharing, mps_environment, with_mode
 from rayorch.config.fields import (
     MAX_MEMBERS,
     Accelerators,
@@ -208,6 +208,9 @@ class WorkloadDocument(Model):
             raise SpecError("spec.gang", f"is needed for kind {kind.value}")
         roles = _roles(kind, body)
         runtime_env = _runtime_env(body.runtime_env, body.env)
+        if body.gang is not None and (limits := mps_environment(body.gang.bundle("spec.gang"))):
+            own = cast(dict[str, Json], runtime_env.get("env_vars", {}))
+            runtime_env["env_vars"] = {**limits, **own}
         takes = _taken_by_driver(body) if kind is not Kind.GANG else {}
         payload = Payload(
             body.entrypoint,

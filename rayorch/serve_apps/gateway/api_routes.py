@@ -56,6 +56,7 @@ from rayorch.serve_apps.gateway.json_views import (
     workload_json,
 )
 from rayorch.serve_apps.gateway.problems import NotFoundError, problem, raise_unless_accepted
+from rayorch.serve_apps.gateway.repartition_views import repartition_json
 from rayorch.serve_apps.gateway.settings import GatewaySettings
 
 MAX_PAGE = 1000
@@ -104,6 +105,7 @@ class ApiRoutes:
         add("/nodes", self.nodes, methods=["GET"])
         add("/capacity", self.capacity, methods=["GET"])
         add("/bypasses", self.bypasses, methods=["GET"])
+        add("/repartition", self.repartition, methods=["GET"])
         add("/nodes/{node}/devices", self.devices, methods=["GET"])
         add("/nodes/{node}/devices/{index}/clear", self.clear_device, methods=["POST"])
         add("/nodes/{node}/{verb}", self.change_node, methods=["POST"])
@@ -329,6 +331,11 @@ class ApiRoutes:
         """Ray jobs that run or wait here and did not come through the queues."""
         view = await self._recent.get()
         return JSONResponse({"apiVersion": API_VERSION, "items": [bypass_json(b) for b in view.bypasses]})
+
+    async def repartition(self) -> Response:
+        """Which idle MIG GPUs to cut anew for what waits, and how; nothing here does it."""
+        view = await self._recent.get()
+        return JSONResponse({"apiVersion": API_VERSION, "kind": "Repartition", **repartition_json(view)})
 
     async def devices(self, node: str) -> Response:
         """Everything that was read last of a node's GPUs, from its agent."""

@@ -9,6 +9,7 @@ from rayorch.core.arrays import shown_state
 from rayorch.core.bypass import Bypass
 from rayorch.core.decisions import Wait
 from rayorch.core.events import Submitted
+from rayorch.core.isolation import isolation_warnings
 from rayorch.core.payload import Json
 from rayorch.core.requests import RecordedEvent
 from rayorch.core.types import Allocation, Resources, Workload
@@ -64,6 +65,7 @@ def workload_json(
         ],
         "accelerators": list(spec.accelerators),
         "anyModel": spec.any_model,
+        "isolation": list(isolation_warnings(spec)),
         "size": dict(workload.size),
         "submittedAt": workload.submitted_s,
         "startedAt": workload.started_s,
@@ -226,6 +228,8 @@ def node_json(row: NodeRow) -> Json:
         "instance": node.instance,
         "idleSince": node.idle_since_s,
         "deviceNote": node.device_note,
+        "migMixed": node.mig_mixed,
+        "sharing": node.sharing.removeprefix("gpu-"),
         "devices": [
             {
                 **device_json(d),
