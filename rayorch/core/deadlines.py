@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rayorch.core.errors import AdmissionError
-from rayorch.core.types import UNIT, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import GPU, UNIT, State, Workload, WorkloadId, WorkloadSpec
 
 
 class Deadlines:
@@ -56,12 +56,12 @@ class Deadlines:
         if begin_s + takes_s > deadline_s:
             message = f"can't be met: it is expected to take {takes_s:.0f} s, {deadline_s - begin_s:.0f} s are left"
             raise AdmissionError("deadline_s", message)
-        if gpus is None or spec.array is not None or not spec.min_resources.gpu_units:
+        if gpus is None or spec.array is not None or not spec.least(GPU):
             return
         self._check_demand(spec, deadline_s, now_s, gpus)
 
     def _check_demand(self, spec: WorkloadSpec, deadline_s: float, now_s: float, gpus: float) -> None:
-        own = (spec.expected_s or 0.0) * spec.min_resources.gpu_units / UNIT
+        own = (spec.expected_s or 0.0) * spec.least(GPU) / UNIT
         needs: dict[float, float] = {deadline_s: own}
         for other in self._open.values():
             at_s = other.spec.deadline_s or 0.0
@@ -86,7 +86,7 @@ def _left_gpu_s(workload: Workload, now_s: float) -> float:
     done_s = workload.progress_s
     if workload.state is not State.PENDING and workload.ready_s is not None:
         done_s += max(0.0, now_s - workload.ready_s)
-    return max(0.0, (workload.spec.expected_s or 0.0) - done_s) * workload.spec.min_resources.gpu_units / UNIT
+    return max(0.0, (workload.spec.expected_s or 0.0) - done_s) * workload.spec.least(GPU) / UNIT
 
 
 def _needs(workload: Workload, now_s: float) -> str:

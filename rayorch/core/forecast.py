@@ -40,7 +40,10 @@ class Forecast:
 
     history: History
     now_s: float
-    _sorted: dict[str, list[float]] = field(default_factory=dict, repr=False, compare=False)
+    _sorted: dict[str, list[float]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[tuple[str, float, int], Remaining | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def remaining(self, workload: Workload) -> Remaining | None:
         """Seconds that the workload's work will still take, None where nothing is known. O(log samples)."""
@@ -70,8 +73,16 @@ class Forecast:
 
     def _from_class(self, name: str, done_s: float, least: int) -> Remaining | None:
         """How long those of the class that ran longer than `done_s` went on; None if fewer than `least` did."""
-        entry = self.history.classes.get(name)
-        if entry is None or len(entry.samples) < least:
+        if name not in self.history.classes:
+            return None
+        key = (name, done_s, least)
+        if key not in self._known:
+            self._known[key] = self._quantiles(name, done_s, least)
+        return self._known[key]
+
+    def _quantiles(self, name: str, done_s: float, least: int) -> Remaining | None:
+        entry = self.history.classes[name]
+        if len(entry.samples) < least:
             return None
         if name not in self._sorted:
             self._sorted[name] = sorted(sample.run_s for sample in entry.samples)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rayorch.core.types import UNIT, Kind, QueueId, WorkloadSpec
+from rayorch.core.types import GPU, UNIT, Kind, QueueId, WorkloadSpec
 
 HALF_LIFE_S = 7 * 24 * 3600.0
 """Slurm's and Kueue's default; a profile may say otherwise."""
@@ -115,11 +115,7 @@ def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:
     """
     if spec.kind is Kind.SERVE:
         return ()
-    size = f"{spec.min_resources.gpu_units / UNIT:g}"
+    kind = spec.kind.value
+    sized = f"{kind}/{spec.least(GPU) / UNIT:g}"
     stem = _DIGITS.sub("#", spec.name)
-    return (
-        f"name/{spec.kind}/{size}/{spec.owner}/{stem}",
-        f"queue/{spec.kind}/{size}/{spec.queue}",
-        f"size/{spec.kind}/{size}",
-        f"kind/{spec.kind}",
-    )
+    return (f"name/{sized}/{spec.owner}/{stem}", f"queue/{sized}/{spec.queue}", f"size/{sized}", f"kind/{kind}")

@@ -9,7 +9,18 @@ from typing import TypeVar, cast
 
 from rayorch.core.history import HALF_LIFE_S, History
 from rayorch.core.quota import Quota
-from rayorch.core.types import CPU, GPU, NodeHealth, NodeSpec, QueueId, QueueSpec, Resources, Workload, total
+from rayorch.core.types import (
+    CPU,
+    GPU,
+    Allocation,
+    NodeHealth,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    Resources,
+    Workload,
+    total,
+)
 
 SortKey = tuple[float | int | str, ...]
 
@@ -91,7 +102,8 @@ class OrderKnobs:
 class OrderView:
     """What an order policy sees besides the workload: the facts at the beginning of the turn.
 
-    `workloads`: all that have not ended. To look at them for each key would take for ever: make a table, `once`.
+    `workloads`: all that have not ended; `allocations`: what is held. To look at them for each key would take for ever:
+    make a table, `once`.
     What the plan has given away since then is in `QueueHead.quota`, for the order across queues.
     """
 
@@ -101,7 +113,8 @@ class OrderView:
     nodes: tuple[NodeSpec, ...] = ()
     history: History = field(default_factory=History)
     workloads: tuple[Workload, ...] = ()
-    _memo: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
+    allocations: tuple[Allocation, ...] = ()
+    _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, make: Callable[[OrderView], T]) -> T:
         """What `make(view)` gives, made once a turn: for tables that every key of the turn reads."""

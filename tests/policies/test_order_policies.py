@@ -27,7 +27,7 @@ from rayorch.policies.order import (
     remaining,
     usage,
 )
-from tests.scenes import NOW, gpus, node, pending, queue
+from tests.scenes import NOW, gpus, node, pending, queue, running
 
 HOUR = 3600.0
 POLICIES = (
@@ -211,11 +211,13 @@ def test_owners_who_have_used_the_same_alternate_however_many_they_submit() -> N
 
 
 def test_who_has_used_more_lately_comes_later_and_what_is_held_counts_at_once() -> None:
-    accounts = [Account(QueueId("q"), "ann", NOW, gpu_s=1000.0), Account(QueueId("q"), "bob", NOW, gpu_units=20_000)]
+    account = Account(QueueId("q"), "ann", NOW, gpu_s=1000.0)
+    held, seats = running("r", ["n1", "n1"], owner="bob")
     work = [pending("a", owner="ann", submitted_s=1.0), pending("b", owner="bob", submitted_s=2.0)]
-    history = History(accounts={account.key: account for account in accounts})
-    assert _order(usage.key, _view(OrderKnobs(usage_penalty_s=499.0), work, history)) == ["b", "a"]
-    assert _order(usage.key, _view(OrderKnobs(usage_penalty_s=501.0), work, history)) == ["a", "b"]
+    for penalty_s, order in ((499.0, ["b", "a"]), (501.0, ["a", "b"])):
+        view = _view(OrderKnobs(usage_penalty_s=penalty_s), [*work, held], History(accounts={account.key: account}))
+        assert _order(usage.key, replace(view, allocations=(seats,)), work) == order
+        assert _order(usage.key, view, work) == ["b", "a"], "its seats have been given back already"
 
 
 def test_cpu_seconds_count_by_their_weight() -> None:

@@ -182,14 +182,14 @@ USED_LONG_AGO = replace(
         }
     ),
 )
-HOLDS = replace(
-    OWNERS,
-    history=History(
-        accounts={
-            (QueueId("q"), "ann"): Account(QueueId("q"), "ann", NOW, gpu_s=900.0),
-            (QueueId("q"), "bob"): Account(QueueId("q"), "bob", NOW, gpu_units=20_000),
-        }
-    ),
+HOLDS = _scene(
+    [
+        running("r", ["n1", "n1"], owner="bob"),
+        pending("a", owner="ann", submitted_s=1.0),
+        pending("b", owner="bob", submitted_s=2.0),
+    ],
+    gpu=3,
+    history=History(accounts={(QueueId("q"), "ann"): Account(QueueId("q"), "ann", NOW, gpu_s=900.0)}),
 )
 FULL_A = _scene(
     [running("r", ["n1"], queue="A"), pending("a", queue="A")], gpu=2, queues=[queue("A", 1), queue("lender", 1)]

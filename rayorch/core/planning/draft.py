@@ -342,9 +342,8 @@ class Draft:
             facts, snapshot = self.facts, self.facts.snapshot
             queues = {spec.id: spec for spec in snapshot.queues}
             knobs = facts.profile.ordering
-            self.order_view = OrderView(
-                facts.now_s, knobs, queues, snapshot.nodes, snapshot.history, snapshot.workloads
-            )
+            past, work = snapshot.history, (snapshot.workloads, snapshot.allocations)
+            self.order_view = OrderView(facts.now_s, knobs, queues, snapshot.nodes, past, *work)
         return self.order_view
 
     def standing(self, id: WorkloadId) -> tuple[Member, ...]:

@@ -16,7 +16,7 @@ import math
 
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
 from rayorch.core.service import run_s
-from rayorch.core.types import UNIT, Workload
+from rayorch.core.types import GPU, UNIT, Workload
 from rayorch.policies.order import las
 from rayorch.policies.order.remaining import forecast
 
@@ -50,7 +50,7 @@ def projected_rho(workload: Workload, view: OrderView) -> float | None:
     if left is None:
         return None
     waited_s = max(0.0, view.now_s - workload.submitted_s)
-    gpus = workload.spec.min_resources.gpu_units / UNIT
+    gpus = workload.spec.least(GPU) / UNIT
     whole_s = run_s(workload, view.now_s) + left[0]
     return rho(waited_s + left[0], whole_s, gpus, view.cluster.gpu_units / UNIT, max(1, len(view.workloads)))
 

@@ -41,7 +41,7 @@ def factors(workload: Workload, view: OrderView) -> tuple[tuple[str, float], ...
     if knobs.weight_priority and knobs.priority_max > 0:
         found.append(("priority", knobs.weight_priority * min(1.0, spec.priority / knobs.priority_max)))
     for name, weight in knobs.weight_resources:
-        found.append((name, weight * _part(spec.min_resources, view.cluster, name)))
+        found.append((name, weight * _part(spec, view.cluster, name)))
     return tuple(found)
 
 
@@ -52,13 +52,12 @@ def age(workload: Workload, view: OrderView) -> float:
 
 
 def _largest_part(spec: WorkloadSpec, cluster: Resources) -> float:
-    asked = spec.min_resources
-    return _part(asked, cluster, GPU if asked.gpu_units else CPU)
+    return _part(spec, cluster, GPU if spec.least(GPU) else CPU)
 
 
-def _part(asked: Resources, cluster: Resources, name: str) -> float:
+def _part(spec: WorkloadSpec, cluster: Resources, name: str) -> float:
     whole = cluster.units(name)
-    return min(1.0, asked.units(name) / whole) if whole else 0.0
+    return min(1.0, spec.least(name) / whole) if whole else 0.0
 
 
 def _queue_factors(view: OrderView) -> dict[str, float]:

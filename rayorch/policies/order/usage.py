@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from rayorch.core.history import AccountKey
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
-from rayorch.core.types import UNIT, State, Workload, WorkloadId
+from rayorch.core.service import HELD
+from rayorch.core.types import GPU, UNIT, State, Workload, WorkloadId
 from rayorch.policies.order.fair_tree import used_by
 
 
@@ -33,13 +34,22 @@ def _tags(view: OrderView) -> Mapping[WorkloadId, float]:
         line.sort(key=lambda w: (-w.spec.priority, w.submitted_s, w.id))
         for workload in line:
             tags[workload.id] = used
-            used += workload.spec.min_resources.gpu_units / UNIT * view.knobs.usage_penalty_s
+            used += workload.spec.least(GPU) / UNIT * view.knobs.usage_penalty_s
     return tags
 
 
 def with_penalty(view: OrderView, owner: AccountKey) -> float:
     """What an owner has used, with the penalty for what it holds."""
-    account = view.history.accounts.get(owner)
-    if account is None:
-        return 0.0
-    return used_by(view, owner) + account.gpu_units / UNIT * view.knobs.usage_penalty_s
+    used = used_by(view, owner) if owner in view.history.accounts else 0.0
+    return used + view.once(_held).get(owner, 0) / UNIT * view.knobs.usage_penalty_s
+
+
+def _held(view: OrderView) -> Mapping[AccountKey, int]:
+    """GPU units that each owner holds, by the allocations: seats are given back before their attempt has ended."""
+    owners = {w.id: (w.spec.queue, w.spec.owner) for w in view.workloads if w.state in HELD}
+    held: dict[AccountKey, int] = {}
+    for allocation in view.allocations:
+        owner = owners.get(allocation.workload)
+        if owner is not None:
+            held[owner] = held.get(owner, 0) + allocation.held.gpu_units
+    return held
