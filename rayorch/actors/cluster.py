@@ -33,6 +33,7 @@ from rayorch.core.queues import QueueChanges
 from rayorch.core.requests import CordonRequest, Reply, ResizeRequest, StartRequest
 from rayorch.core.sharing import asks_of_ray
 from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
     Allocation,
     ArraySpec,
@@ -92,6 +93,7 @@ class RayCluster:
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._forgotten: list[WorkloadId] = []
         self._arrays: dict[WorkloadId, ArraySpec] = {}
+        self._reservations: tuple[ReservationSpec, ...] = ()
         self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
@@ -170,6 +172,7 @@ class RayCluster:
             capacity=self.capacity,
             history=self.history,
             countables=self._countables,
+            reservations=self._reservations,
             budgets=self._budgets,
         )
 
@@ -186,6 +189,7 @@ class RayCluster:
     def _take_queues(self, changed: QueueChanges) -> None:
         self.queue_specs = {spec.id: spec for spec in changed.queues}
         self._cordons = {cordon.node: cordon for cordon in changed.cordons}
+        self._reservations = changed.reservations
         for id in changed.forgotten:
             self._forgotten += (id, *entry_ids(id, self._arrays.pop(id, None)))
         self.history = self.history.changed(changed.history)

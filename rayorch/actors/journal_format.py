@@ -18,6 +18,8 @@ from rayorch.core.events import (
     NodeUncordoned,
     QueueDeleted,
     QueueSet,
+    ReservationDeleted,
+    ReservationSet,
     Submitted,
 )
 
@@ -79,6 +81,8 @@ def entry_of(event: Event) -> Entry:
         case (
             QueueSet()
             | QueueDeleted()
+            | ReservationSet()
+            | ReservationDeleted()
             | CountablesSet()
             | NodeCordoned()
             | NodeUncordoned()

@@ -50,6 +50,7 @@ from rayorch.core.requests import (
     refusal,
 )
 from rayorch.core.retention import DEFAULT_RETENTION, Retention
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import QueueId, QueueSpec, State, Workload, WorkloadId, WorkloadSpec
 
 log = logging.getLogger(__name__)
@@ -198,6 +199,16 @@ class QueueShell:
     async def delete_queue(self, queue: QueueId) -> Reply:
         """Remove a queue without children and living workloads."""
         return await self._command(lambda s: s.tree.delete_queue(queue, s.now_s))
+
+    @ray.method
+    async def set_reservation(self, spec: ReservationSpec) -> Reply:
+        """Hold room in advance, or change what is held."""
+        return await self._command(lambda s: s.tree.set_reservation(spec, s.now_s))
+
+    @ray.method
+    async def delete_reservation(self, reservation: str) -> Reply:
+        """Hold it no longer; what runs in it goes on."""
+        return await self._command(lambda s: s.tree.delete_reservation(reservation, s.now_s))
 
     @ray.method
     async def cordon(self, request: CordonRequest) -> Reply:

@@ -14,6 +14,8 @@ from rayorch.core.events import (
     NodeUncordoned,
     QueueDeleted,
     QueueSet,
+    ReservationDeleted,
+    ReservationSet,
     Submitted,
 )
 from rayorch.core.types import WorkloadId
@@ -61,6 +63,8 @@ def _workload_of(event: Event) -> WorkloadId | None:
         case (
             QueueSet()
             | QueueDeleted()
+            | ReservationSet()
+            | ReservationDeleted()
             | CountablesSet()
             | NodeCordoned()
             | NodeUncordoned()

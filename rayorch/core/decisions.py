@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rayorch.core.capacity import GroupName
+from rayorch.core.reservations import ReservationView
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
 
@@ -151,6 +152,8 @@ class WaitReason(StrEnum):
     DEPENDENCY = "Dependency"  # what must have happened to other workloads has not
     ARRAY = "Array"  # it stands for entries, which start and wait on their own
     ARRAY_LIMIT = "ArrayLimit"  # as many entries of its array run as may at a time
+    RESERVATION = "Reservation"  # the reservation that it names has not begun, or has no room left
+    SET_ASIDE = "SetAside"  # what is free is set aside for reservations
     NEVER_FITS_NOW = "NeverFitsNow"  # no node that exists could ever take it; capacity has been asked for
     PROVISIONING = "Provisioning"  # nodes for it have been ordered and are on their way
     CAPACITY_REFUSED = "CapacityRefused"  # the node groups that could take it have nothing to give for now
@@ -194,3 +197,4 @@ class Plan:
     waits: Mapping[WorkloadId, tuple[Wait, ...]] = field(default_factory=dict)
     estimates: Mapping[WorkloadId, float | None] = field(default_factory=dict)
     positions: Mapping[WorkloadId, int] = field(default_factory=dict)
+    reservations: tuple[ReservationView, ...] = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rayorch.core.lifecycle import Move
 from rayorch.core.reports import AttemptReport
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
     Member,
     NodeId,
@@ -44,6 +45,22 @@ class CountablesSet:
     """What the cluster has as a whole and no node has: licences, watts."""
 
     amounts: Resources
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSet:
+    """Room is to be held in advance; in place of a reservation of that id, if there is one."""
+
+    spec: ReservationSpec
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationDeleted:
+    """A reservation is held no longer."""
+
+    reservation: str
     at_s: float
 
 
@@ -177,6 +194,8 @@ Event = (
     QueueSet
     | QueueDeleted
     | CountablesSet
+    | ReservationSet
+    | ReservationDeleted
     | Submitted
     | CancelRequested
     | Started

@@ -22,6 +22,7 @@ from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
 from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import scale
+from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_for, start_inside
 from rayorch.core.planning.upgrade import keep_promises, upgrade
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
@@ -52,6 +53,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
     keep_promises(draft)
+    set_aside(draft)
     walk = draft.walk = _admitted(draft)  # 3: what is asked for, and what can't be looked at yet
     for request in walk.gated():
         draft.gated.append(request.claim)
@@ -61,7 +63,7 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
         return draft
     for request in walk:  # 4: who goes first, compared anew after each decision
         if not _shut(draft, walk, request.claim) and not _kept_behind(draft, walk, request.claim):
-            _serve(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
+            _serve_anyhow(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
     if draft.timeline is not None:
         backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
@@ -76,6 +78,16 @@ def _admitted(draft: Draft) -> Walk:
     waiting = [workload for workload in snapshot.workloads if workload.state is State.PENDING]
     docket.put(waiting, lambda workload, gang: key_of(draft, workload, view, gang.first))
     return admit(draft, docket, [workload for workload in snapshot.workloads if may_ask(workload)], view)
+
+
+def _serve_anyhow(draft: Draft, walk: Walk, claim: Claim) -> None:
+    """In the reservation that it names, or with spares after the loss of a node, or like everybody else."""
+    workload = claim.workload
+    if workload.spec.reservation and not claim.grows:
+        if not start_inside(draft, claim, workload.spec.reservation):
+            walk.close(Verdict(lambda: (*quota_waits(draft, claim), reservation_full(draft, claim)), False))
+    elif claim.grows or not any(start_inside(draft, claim, id) for id in spares_for(draft, workload)):
+        _serve(draft, walk, claim)
 
 
 def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
@@ -215,6 +227,7 @@ def _arbitrate(draft: Draft, capacity: Scale) -> Plan:
         decisions=tuple(decisions),
         waits=draft.waits,
         estimates=Estimates(draft.waits, draft.estimates),
+        reservations=tuple(draft.reservations[id] for id in sorted(draft.reservations)),
         positions=Positions(draft.walk.places if draft.walk is not None else lambda: iter(())),
     )
 

@@ -62,6 +62,14 @@ class BackfillKnobs:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationKnobs:
+    """`lead_s`: how long before its start a reservation begins to hold nodes. What runs longer than that, or nobody
+    knows how long, may be in its way."""
+
+    lead_s: float = 4 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The policies and knobs in force.
 
@@ -77,7 +85,7 @@ class Profile:
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
     `ordering`: the knobs of the order policies. `eviction`: those of stage 6. `models`: of which GPU model.
-    `backfill`: who may use nodes that are held for others later on.
+    `backfill`: who may use nodes that are held for others later on. `reservations`: when these begin to hold nodes.
     `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
     oldest takes all that it can use before the next.
     """
@@ -110,4 +118,5 @@ class Profile:
     models: ModelKnobs = ModelKnobs()
     even_growth: bool = False
     backfill: BackfillKnobs = BackfillKnobs()
+    reservations: ReservationKnobs = ReservationKnobs()
     ordering: OrderKnobs = OrderKnobs()

@@ -41,6 +41,8 @@ from rayorch.core.events import (
     QueueDeleted,
     QueueSet,
     Reported,
+    ReservationDeleted,
+    ReservationSet,
     Resized,
     Started,
     StopOrdered,
@@ -51,9 +53,10 @@ from rayorch.core.lifecycle import Move
 from rayorch.core.queue_books import QueueBooks
 from rayorch.core.queue_rules import check_countables
 from rayorch.core.reports import AttemptReport
+from rayorch.core.reservations import ReservationBook, check_use
 from rayorch.core.retention import Retention, to_forget
 from rayorch.core.snapshot import Versions
-from rayorch.core.timing import After
+from rayorch.core.timing import After, ReservationSpec
 from rayorch.core.tree_state import QueueChanges as QueueChanges
 from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
@@ -88,6 +91,7 @@ class QueueTree(ArrayTree):
         self._renewals = 0
         self._renewed: dict[WorkloadId, int] = {}
         self._dependents = Dependents()
+        self._reservations = ReservationBook()
         self._deadlines = Deadlines()
         self._history = HistoryBook()
 
@@ -150,6 +154,7 @@ class QueueTree(ArrayTree):
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             renewals=self._renewals,
             forgotten=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is None)),
+            reservations=self._reservations.sorted,
             folded=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is not None)),
             budgets=self._books.budgets,
             countables=self._books.countables,
@@ -167,6 +172,7 @@ class QueueTree(ArrayTree):
             countables=self._books.countables,
             history=self._history.state(),
             arrays=tuple(self._arrays.books[id].state() for id in sorted(self._arrays.books)),
+            reservations=self._reservations.sorted,
         )
 
     @staticmethod
@@ -177,6 +183,7 @@ class QueueTree(ArrayTree):
         tree._version = state.version - 1  # so that everything counts as changed by the last event
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
         tree._books.restore(state.queues, state.countables)
+        tree._reservations = ReservationBook(state.reservations)
         tree._arrays.restore(state.arrays, state.workloads)
         for workload in sorted(state.workloads, key=lambda w: (w.sequence, w.submitted_s, w.id)):
             tree._put(workload, workload.started_s or workload.submitted_s)
@@ -263,6 +270,8 @@ class QueueTree(ArrayTree):
         self._books.check_entry(spec)
         self._check_dependencies(spec)
         self._check_entry_ids(spec)
+        if spec.reservation:
+            check_use(spec, self._reservations.specs.get(spec.reservation), now_s)
         check_fits_ever(spec, self._books.idle, self._shapes)
         self._deadlines.check(spec, now_s, most_gpus(self._shapes))
         return (Submitted(spec, now_s),)
@@ -290,10 +299,19 @@ class QueueTree(ArrayTree):
         ids = to_forget(self._workloads.values(), now_s, retention)
         return (Forgotten(ids, now_s),) if ids else ()
 
+    def set_reservation(self, spec: ReservationSpec, now_s: float) -> tuple[Event, ...]:
+        """Hold room in advance, or change what is held. SpecError, AdmissionError."""
+        return self._reservations.set(spec, self.queues, now_s)
+
+    def delete_reservation(self, id: str, now_s: float) -> tuple[Event, ...]:
+        """Hold it no longer; what runs in it goes on. AdmissionError for an unknown one."""
+        return self._reservations.delete(id, now_s)
+
     def due(self, now_s: float) -> tuple[Event, ...]:
         """What follows by itself from what has happened; whoever applies events asks until there is nothing more."""
         doomed = {**self._deadlines.missed(now_s), **self._dependents.doomed}
-        return tuple(CancelRequested(id, reason, now_s) for id, reason in doomed.items())
+        cancelled = tuple(CancelRequested(id, reason, now_s) for id, reason in doomed.items())
+        return (*cancelled, *self._reservations.over(now_s))
 
     # ------------------------------------------------------------ commits of the controller
 
@@ -410,6 +428,8 @@ class QueueTree(ArrayTree):
                 self._books.set(spec, at_s)
             case QueueDeleted(queue=queue):
                 self._drop(queue)
+            case ReservationSet() | ReservationDeleted():
+                self._reservations.apply(event)
             case CountablesSet(amounts=amounts):
                 self._books.set_countables(amounts)
             case Submitted(spec=spec, at_s=at_s):

@@ -8,6 +8,7 @@ from rayorch.core.arrays import ArrayState
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.events import NodeCordoned
 from rayorch.core.history import History, HistoryChanges
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import QueueSpec, Resources, Workload, WorkloadId
 
 
@@ -26,6 +27,7 @@ class TreeState:
     countables: Resources = Resources()
     history: History | None = None
     arrays: tuple[ArrayState, ...] = ()
+    reservations: tuple[ReservationSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +51,4 @@ class QueueChanges:
     countables: Resources = Resources()
     history: HistoryChanges = field(default_factory=HistoryChanges)
     folded: tuple[WorkloadId, ...] = ()
+    reservations: tuple[ReservationSpec, ...] = ()

@@ -137,6 +137,7 @@ class SimController:
             capacity=capacity,
             history=self.history,
             countables=queues.countables,
+            reservations=queues.reservations,
             budgets=queues.budgets,
         )
 

@@ -11,6 +11,7 @@ from rayorch.core.planning.gates import array_wait, beyond_caps, timing_gate
 from rayorch.core.planning.growth import missing
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.queue_gates import growth_closed, queue_gate
+from rayorch.core.planning.set_aside import reservation_gate
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.walk import Request, Walk
 from rayorch.core.policy import OrderView, SortKey
@@ -64,6 +65,8 @@ def is_special(workload: Workload) -> bool:
     capped = spec.entry is not None and spec.entry.max_running is not None
     return (
         capped
+        or bool(spec.reservation)
+        or workload.node_losses > 0
         or spec.preemption_delay_s > 0
         or workload.not_before_s > 0
         or spec.begin_s is not None
@@ -102,6 +105,11 @@ def _gate(draft: Draft, workload: Workload, former: set[WorkloadId]) -> tuple[Wa
         found.append(_not_yet(workload, workload.not_before_s - now_s))
         draft.estimates[workload.id] = workload.not_before_s
     found += timing_gate(workload, now_s)
+    if workload.spec.reservation:
+        waits, begins_s = reservation_gate(workload, draft)
+        found += waits
+        if begins_s is not None:
+            draft.estimates[workload.id] = max(begins_s, workload.not_before_s)
     found += queue_gate(draft, workload.spec.queue, bool(workload.spec.min_resources.gpu_units))
     if workload.spec.begin_s is not None and now_s < workload.spec.begin_s:
         draft.estimates[workload.id] = max(workload.spec.begin_s, workload.not_before_s)

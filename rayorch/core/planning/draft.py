@@ -29,6 +29,7 @@ from rayorch.core.planning.takings import leaving_of, owed
 from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
+from rayorch.core.reservations import ReservationView
 from rayorch.core.room import Room, bound
 from rayorch.core.sharing import device_need
 from rayorch.core.snapshot import Snapshot
@@ -49,6 +50,7 @@ from rayorch.core.types import (
 )
 
 if TYPE_CHECKING:
+    from rayorch.core.planning.set_aside import Aside
     from rayorch.core.planning.timeline import Timeline
     from rayorch.core.planning.walk import Walk
 
@@ -189,7 +191,8 @@ class Draft:
     claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
     (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
     `charges`: how often quota was taken or given back so far. `prices`: of memory shares. `walk`: stage 4's.
-    `timeline`: when what runs should end (made when needed).
+    `timeline`: when what runs should end (made when needed). `asides`: what is set aside for active reservations,
+    `reservations`: how each of them is.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these.
     `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
@@ -247,6 +250,8 @@ class Draft:
     charges: int = 0
     walk: Walk | None = None
     timeline: Timeline | None = None
+    asides: dict[str, Aside] = field(default_factory=dict)
+    reservations: dict[str, ReservationView] = field(default_factory=dict)
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
     gpu_models: tuple[str, ...] | None = None
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
@@ -395,7 +400,11 @@ class Draft:
 
     def close(self, claim: Claim, nodes: tuple[NodeId, ...], at_s: float | None = None) -> None:
         """Hold nodes for the head of a queue; `at_s`: it should start on them then, None: not known."""
-        self.closed.update((node, claim.id) for node in nodes)
+        self.close_for(claim.id, nodes, at_s)
+
+    def close_for(self, holder: WorkloadId, nodes: tuple[NodeId, ...], at_s: float | None) -> None:
+        """Hold nodes for whoever it is."""
+        self.closed.update((node, holder) for node in nodes)
         if at_s is not None:
             self.until.update((node, at_s) for node in nodes)
         self.touched.extend(nodes)
@@ -404,6 +413,9 @@ class Draft:
         """The room if no gang held anything; foreign use and nodes that take nothing new as they are."""
         if self.idle_room is None:
             self.idle_room = Room.of(self.facts.snapshot.nodes, (), self.facts.now_s)
+            for aside in self.asides.values():
+                for seat in aside.seats:
+                    self.idle_room.take(seat.node, seat.amount)
         return self.idle_room
 
     def stop(self, stop: Stop) -> None:

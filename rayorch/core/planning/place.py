@@ -118,7 +118,7 @@ def _opening(draft: Draft, claim: Claim) -> Opening | None:
         return None
     if draft.timeline is None:
         draft.timeline = Timeline(draft)
-    return opening(draft, claim, draft.timeline)
+    return opening(draft, claim.shape.loose, draft.timeline)
 
 
 def _held(draft: Draft, claim: Claim, nodes: tuple[NodeId, ...], at_s: float | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rayorch.core.forecast import Forecast
-from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.room import Room
@@ -86,8 +86,8 @@ class Timeline:
         return sorted(found, key=lambda release: release.at_s)
 
 
-def opening(draft: Draft, claim: Claim, timeline: Timeline) -> Opening | None:
-    """The earliest time at which the claim should fit, on nodes that nobody else holds; None when nothing is known.
+def opening(draft: Draft, shape: Shape, timeline: Timeline) -> Opening | None:
+    """The earliest time at which the shape should fit, on nodes that nobody else holds; None when nothing is known.
 
     What runs is taken to end as it does in half of all cases: who is let in before must not be in the way if it does.
     """
@@ -95,7 +95,6 @@ def opening(draft: Draft, claim: Claim, timeline: Timeline) -> Opening | None:
     if not releases:
         return None
     times = sorted({release.at_s for release in releases})
-    shape = claim.shape.loose
     first = _lower_bound(draft, shape, releases, times)
     if first is None:
         return None

@@ -18,6 +18,7 @@ from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.device_waits import device_waits
 from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
+from rayorch.core.planning.set_aside import opened
 from rayorch.core.quota import LimitKind, Shortage
 from rayorch.core.room import Room
 from rayorch.core.sharing import GPU_DEVICES
@@ -239,8 +240,12 @@ def _topology_wait(shape: Shape, search: Search, level: str) -> Wait:
 
 
 def _taken_ahead(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
-    """Room that is free, but held for a head, or given to others that go first."""
+    """Room that is free, but set aside, held for a head, or given to others that go first."""
     found: list[Wait] = []
+    if draft.asides and find(shape, replace(_unheld(search), rooms=tuple(opened(draft, r) for r in search.rooms))):
+        names = ", ".join(sorted(id for id, aside in draft.asides.items() if aside.seats))
+        found.append(_wait(WaitReason.SET_ASIDE, f"it would fit in what is set aside for {names}", 0, 0, "", ()))
+        return found
     if search.closed and find(shape, _unheld(search)) is not None:
         heads = tuple(sorted(set(draft.closed.values())))
         detail = f"{len(draft.closed)} nodes are held for {len(heads)} workloads ahead of it"
