@@ -254,6 +254,7 @@ def test_the_door_refuses_what_could_never_run_in_it() -> None:
 
 # ---------------------------------------------------------------- the property
 
+
 @settings(max_examples=80, deadline=None)
 @given(
     nodes=st.integers(1, 4),
