@@ -39,8 +39,8 @@ bench: setup  ## one benchmark: make bench NAME=gang_start
 	@test -n "$(NAME)" || { echo "usage: make bench NAME=gang_start"; ls benchmarks; exit 2; }
 	$(RUN) -m benchmarks.$(NAME) $(BENCH_ARGS)
 
-sim: setup  ## the simulator's tests: seeds, kills and invariants, no Ray
-	$(RUN) -m pytest tests/sim tests/core tests/policies $(PYTEST_ARGS)
+sim: setup  ## 2,000 simulated lives, crashes at every write, scenarios, kills and references, no Ray (LIVES=...)
+	RAYORCH_LIVES=$(or $(LIVES),2000) $(RUN) -m pytest tests/sim tests/core tests/policies $(PYTEST_ARGS)
 
 wheel-check: setup  ## build the wheel and look into it
 	$(RUN) -m pytest tests/test_packaging.py

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KEPT_VARIABLES = (
     *("RAYORCH_DATA", "RAYORCH_CASES", "RAYORCH_CRDS", "RAYORCH_TOOLS"),
     *("RAYORCH_CRD_SERVER", "RAYORCH_CAPACITY_API"),
+    *("RAYORCH_LIVES", "RAYORCH_FIRST_LIFE"),
 )
 
 

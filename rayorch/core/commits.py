@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 from rayorch.core.decisions import Start
 from rayorch.core.dependencies import waits_text
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
-from rayorch.core.types import State, StopCause, StopOrder, Workload
+from rayorch.core.types import Member, NodeId, State, StopCause, StopOrder, Workload
 
 LIVE = (State.RUNNING, State.STOPPING)
 
@@ -45,6 +47,13 @@ def check_start(workload: Workload, start: Start, now_s: float) -> None:
         raise StalePlanError(f"{workload.id} must not start before {workload.spec.begin_s:.3f}, as it was asked")
     if workload.unmet:
         raise StalePlanError(f"{workload.id} must not start yet: {waits_text(workload.unmet)}")
+
+
+def check_open(members: Iterable[Member], cordons: Container[NodeId]) -> None:
+    """StalePlanError for a new seat on a node that was cordoned since the decision: nothing new goes there."""
+    for member in members:
+        if member.node in cordons:
+            raise StalePlanError(f"node {member.node} is cordoned: no new seat on it")
 
 
 def is_news(workload: Workload, report: AttemptReport) -> bool:

@@ -23,7 +23,7 @@ from rayorch.core.budgets import BudgetUse
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import LIVE as LIVE
 from rayorch.core.commits import STRENGTH as STRENGTH
-from rayorch.core.commits import check_start, is_news, stronger
+from rayorch.core.commits import check_open, check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.dependencies import Dependents, text_of
@@ -322,6 +322,7 @@ class QueueTree(ArrayTree):
         if workload.state in LIVE and workload.attempt == start.attempt and workload.placement == placement:
             return ()
         check_start(workload, start, now_s)
+        check_open(placement, self._cordons)
         self._check_cap(workload)
         self._books.check_start(workload, charge_of(placement), 1, now_s)
         return (
@@ -358,6 +359,7 @@ class QueueTree(ArrayTree):
         placement = seats_only(members)
         if placement == workload.placement:
             return ()
+        check_open(resize.add, self._cordons)
         added = charge_of(placement) - charge_of(workload.placement)
         self._books.check_start(workload, added.floor_zero(), 0, now_s)
         return (

@@ -37,7 +37,11 @@ REPLAYED_EVERY = 20
 
 
 class CheckedCluster(SimCluster):
-    """All of `sim/checkers.py` after every tick, the cheap ones also at every call between two actors."""
+    """All of `sim/checkers.py` after every tick, the cheap ones also at every call between two actors.
+
+    `replayed_every`: of so many plans one is made again from its stored snapshot. `collected_s`: how long a group may
+    be there that Serve made while its application was being ended; None: a tick.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,9 @@ class CheckedCluster(SimCluster):
         autoscaler: SimAutoscaler | None = None,
         journal: SimJournal | None = None,
         replayed_every: int = REPLAYED_EVERY,
+        collected_s: float | None = None,
     ) -> None:
+        self._collected_s = tick_s if collected_s is None else collected_s
         self._past = HistoryWatch()
         self._past_events = 0
         self._past_tree: QueueTree | None = None
@@ -126,7 +132,7 @@ class CheckedCluster(SimCluster):
         key = parse_group_name(self.instance, violation.subject) if violation.invariant == 13 else None
         if key is None or self.tree.workloads[key[0]].spec.kind is not Kind.SERVE:
             return False
-        return self.now_s <= self._first_seen.setdefault(violation.detail, self.now_s) + self.tick_s
+        return self.now_s <= self._first_seen.setdefault(violation.detail, self.now_s) + self._collected_s
 
     def tick(self) -> None:
         """One tick, then everything that can be judged."""

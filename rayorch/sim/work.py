@@ -77,6 +77,7 @@ class SimRunner:
     message: str = ""
     ended_s: float | None = None
     cut: bool = False  # it reaches the queue owner no more
+    leased: bool = False  # it has renewed once: it begins nothing before
 
     @property
     def key(self) -> RunnerKey:
@@ -192,6 +193,7 @@ class SimAttempts:
                 accepted = False if runner.cut else port.renew(*runner.key)
                 lapsed = not accepted and not runner.cut
                 runner.renewed_s = now_s if accepted else runner.renewed_s
+                runner.leased = runner.leased or accepted
             except ClusterError:
                 lapsed = False
             if lapsed:
@@ -199,7 +201,11 @@ class SimAttempts:
                 return
         if now_s >= runner.renewed_s + lease_s:
             self._lapse(runner, now_s)
-        elif runner.phase is RunnerPhase.STARTING and now_s >= runner.started_s + self._work(runner.spec.id).start_s:
+        elif (
+            runner.phase is RunnerPhase.STARTING
+            and runner.leased
+            and now_s >= runner.started_s + self._work(runner.spec.id).start_s
+        ):
             self._begin(runner, now_s)
 
     def _renew_ended(self, runner: SimRunner, now_s: float, port: OwnerPort) -> None:

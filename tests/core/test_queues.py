@@ -333,6 +333,22 @@ def test_after_a_restart_live_attempts_count_as_renewed() -> None:
     assert again.workloads[W].lease_renewed_s == 100.0
 
 
+def test_no_seat_is_committed_on_a_node_that_was_cordoned_since_the_decision() -> None:
+    built = tree(waiting=[workload("w", members=1, most=2)])
+    apply(built, built.cordon(NodeId("n1"), "maintenance", None, 2.0))
+    with pytest.raises(StalePlanError, match="n1 is cordoned"):
+        built.commit_start(start(), V, 5.0)
+    apply(built, built.uncordon(NodeId("n1"), "done", 6.0))
+    apply(built, built.commit_start(start(), V, 7.0))
+    apply(built, built.cordon(NodeId("n1"), "maintenance", None, 8.0))
+    assert built.commit_start(start(), V, 9.0) == ()  # it has been committed: again is nothing new
+    more = seat("n1", 1, surplus=1)
+    with pytest.raises(StalePlanError, match="n1 is cordoned"):
+        built.commit_resize(Resize(W, 1, (more,), (), "more"), (seat("n1"), more), 10.0)
+    other = seat("n2", 1, surplus=1)
+    assert built.commit_resize(Resize(W, 1, (other,), (), "more"), (seat("n1"), other), 10.0)
+
+
 def test_cordons_are_kept_until_lifted() -> None:
     built = tree()
     apply(built, built.cordon(NodeId("n1"), "fan", None, 1.0))
