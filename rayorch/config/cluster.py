@@ -83,6 +83,7 @@ class Timing(Model):
     lease: Duration | None = None
     lease_margin: Duration | None = None
     grow_cooldown: Duration | None = None
+    repair_hold: Duration | None = None
     scale_down_delay: Duration | None = None
     retry_backoff: Duration | None = None
     retry_backoff_max: Duration | None = None

@@ -12,6 +12,9 @@ from rayorch.core.service import attained_gpu_s, run_s, saved_s
 from rayorch.core.time_limits import counted_s
 from rayorch.core.types import Checkpoint, Demand, Member, MemberPhase, State, StopCause, Workload
 
+LOST_A_PART = (StopCause.NODE_LOST, StopCause.LEASE_LAPSED, StopCause.DRAINED)
+"""Causes of an end after which some of the seats may still be there for the next attempt."""
+
 WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Reported
 
 
@@ -84,6 +87,7 @@ def _started(workload: Workload, event: Started) -> Workload:
         demand_low_since_s=None,
         lease_renewed_s=event.at_s,
         reason=event.reason,
+        former=(),
     )
 
 
@@ -138,6 +142,9 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         not_before_s=event.not_before_s,
         step=resumes_at,
         requeued_s=event.at_s,
+        last_cause=event.cause,
+        last_started_s=workload.started_s,
+        former=workload.placement if event.cause in LOST_A_PART else (),
         yielded_to=workload.stop.beneficiary if workload.stop is not None else None,
     )
 

@@ -61,7 +61,8 @@ class Reserve:
     """Room held for a workload that can't start yet: nothing behind it may take it.
 
     `from_release`: the room is being freed by stops and shrinks that are under way. `at_s`: it should start then, and
-    until then what ends before may use the room; None: not known.
+    until then what ends before may use the room; None: not known. `kept`: these seats alone, which it had in its last
+    attempt and that are still there; else, without `from_release`, their nodes.
     """
 
     workload: WorkloadId
@@ -69,6 +70,7 @@ class Reserve:
     from_release: bool
     reason: str
     at_s: float | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
+from rayorch.core.planning.repair import keep_seats, return_seats, take_back_seats
 from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import scale
 from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_for, start_inside
@@ -43,7 +44,9 @@ from rayorch.core.types import State, StopCause, WorkloadId
 def plan(snapshot: Snapshot, profile: Profile) -> Plan:
     """All decisions of one turn of the loop, and for every workload that does not start, why."""
     draft = seated(snapshot, profile)  # 1 to 7
+    return_seats(draft)
     capacity = scale(draft)  # 8: whole gangs to make room for
+    take_back_seats(draft)
     return _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
 
 
@@ -58,13 +61,19 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
     for request in walk.gated():
         draft.gated.append(request.claim)
         draft.waits.put(request.claim.id, request.gate)
+        if request.claim.id in draft.facts.repairs:
+            draft.unrepaired.append(request.claim)
+    keep_seats(draft)
     if profile.eviction.passes:
         run_passes(draft, walk)  # 4 to 7, action by action
         return draft
     for request in walk:  # 4: who goes first, compared anew after each decision
+        if draft.unrepaired and request.claim.id not in draft.facts.owed:
+            keep_seats(draft)  # before new work, and after all that lost a part have been looked at
         if not _shut(draft, walk, request.claim) and not _kept_behind(draft, walk, request.claim):
             _serve_anyhow(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
+    keep_seats(draft)
     if draft.timeline is not None:
         backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
@@ -124,6 +133,8 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
     if not hopeless(draft, claim.shape) and not draft.soon.quota.capped(claim.queue, claim.resources):
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
     others = walk.close(known)
+    if claim.id in draft.facts.repairs:
+        draft.unrepaired.append(claim)
     if known.lacks_room:
         draft.unplaced.append((claim.shape, claim.id, others))
         if not delay_left_s(claim.workload, draft.facts.now_s):  # who leaves others their room for a while holds none

@@ -86,6 +86,7 @@ class Profile:
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
     `ordering`: the knobs of the order policies. `eviction`: those of stage 6. `models`: of which GPU model.
     `backfill`: who may use nodes that are held for others later on. `reservations`: when these begin to hold nodes.
+    `repair_hold_s`: how long a gang that lost nodes goes before new work, and its other seats are kept for it.
     `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
     oldest takes all that it can use before the next.
     """
@@ -119,4 +120,5 @@ class Profile:
     even_growth: bool = False
     backfill: BackfillKnobs = BackfillKnobs()
     reservations: ReservationKnobs = ReservationKnobs()
+    repair_hold_s: float = 60.0
     ordering: OrderKnobs = OrderKnobs()

@@ -477,6 +477,8 @@ class Workload:
     `unmet`: the dependencies that are still open. `ran_s`: what earlier attempts count against `wall_limit_s`.
     `rule_failures`: own failures by the place of the retry rule that they fell under. `requeues`: how often it went
     back to its queue for causes that were not its own. `progress`: how its entries are; only of an array.
+    `last_cause`, `last_started_s`: why the last attempt was ended by us and when it had begun. `former`: its seats,
+    where it ended because a node was lost, drained or silent: those that are left are taken again.
     """
 
     spec: WorkloadSpec
@@ -517,6 +519,9 @@ class Workload:
     requeues: int = 0
     progress: ArrayProgress | None = None
     short_since_s: float | None = None
+    last_cause: StopCause | None = None
+    last_started_s: float | None = None
+    former: tuple[Member, ...] = ()
 
     @property
     def id(self) -> WorkloadId:

@@ -236,7 +236,8 @@ def check_plan(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
 def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     """6: no start takes what is reserved for another.
 
-    Room that is being freed (`from_release`) must hold the reservations and everything that starts beside them. On
+    Room that is being freed (`from_release`), and seats that are kept, must hold the reservations and everything that
+    starts beside them. On
     nodes that a head of a queue holds, nothing of lower priority of its queue starts, but for those for whom others are
     leaving: they were promised room before.
     """
@@ -247,7 +248,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
     reserves = [d for d in plan.decisions if isinstance(d, Reserve)]
     found = []
     totals = {node.id: node.total - node.foreign for node in snapshot.nodes}
-    promised = [m for r in reserves if r.from_release for m in r.members]
+    promised = [m for r in reserves if r.from_release or r.kept for m in r.members]
     new = [m for s in starts for m in s.members]
     new += [m for d in plan.decisions if isinstance(d, Resize) for m in d.add]
     staying = staying_members(snapshot, plan)
@@ -262,7 +263,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
         for start in starts:
             other = known[start.workload]
             behind = other.spec.priority < head.spec.priority
-            if reserve.from_release or other.id in owed:
+            if reserve.from_release or reserve.kept or other.id in owed:
                 continue
             if start.ends_s is not None and reserve.at_s is not None and start.ends_s <= reserve.at_s:
                 continue  # it has left when the head comes

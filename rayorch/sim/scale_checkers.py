@@ -136,7 +136,7 @@ class _View:
         closed = {
             m.node: d.workload
             for d in plan.decisions
-            if isinstance(d, Reserve) and not d.from_release
+            if isinstance(d, Reserve) and not d.from_release and not d.kept
             for m in d.members
         }
         cancelled: dict[GroupName, int] = {}
@@ -174,11 +174,12 @@ class _View:
         staying = tuple(staying_members(self.snapshot, self.plan))  # what is leaving is as good as gone
         books = Allocation(WorkloadId(""), 0, staying, 0.0, 0.0)
         room = Room.of(nodes, (books,), self.snapshot.now_s)
+        waiting = {id for id, _ in self.gangs}  # what is kept for one of these it takes itself
         for decision in self.plan.decisions:
             members = decision.members if isinstance(decision, Start) else ()
             members = decision.add if isinstance(decision, Resize) else members
-            if isinstance(decision, Reserve) and decision.from_release:
-                members = decision.members
+            if isinstance(decision, Reserve) and (decision.from_release or decision.kept):
+                members = decision.members if decision.from_release or decision.workload not in waiting else ()
             for member in members:
                 if room.fits(member.node, member.bundle):
                     room.take(member.node, member.bundle)

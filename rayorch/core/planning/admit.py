@@ -71,6 +71,7 @@ def is_special(workload: Workload) -> bool:
         or workload.not_before_s > 0
         or spec.begin_s is not None
         or bool(workload.unmet)
+        or bool(workload.former)
     )
 
 

@@ -65,7 +65,8 @@ class Facts:
     """The snapshot with its indexes.
 
     `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
-    `owed`: for whom room is being freed, or was a moment ago. `standings`: the node groups, where we run them.
+    `owed`: for whom room is being freed, or was a moment ago; `repairs`: those of them
+    that lost a part of their seats. `standings`: the node groups, where we run them.
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
     `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
@@ -81,6 +82,7 @@ class Facts:
     topology: Topology
     holdings: tuple[tuple[Workload, Resources], ...]
     owed: frozenset[WorkloadId]
+    repairs: frozenset[WorkloadId]
     standings: Mapping[GroupName, Standing]
     arriving: Mapping[NodeId, GroupName]
     horizon: Topology
@@ -113,6 +115,7 @@ class Facts:
         levels = sorted(level for level in asked if level is not None)
         groups = standings(snapshot.capacity, snapshot.nodes, topology, levels, snapshot.now_s)
         coming = [node for name in groups for node in groups[name].arriving]
+        broken = repairs(snapshot, profile.repair_hold_s)
         return Facts(
             snapshot=snapshot,
             profile=profile,
@@ -121,7 +124,8 @@ class Facts:
             held=held,
             leaving=tuple(leaving),
             topology=topology,
-            owed=owed(snapshot, leaving),
+            owed=owed(snapshot, leaving) | broken,
+            repairs=broken,
             strictness={spec.id: spec.strict for spec in snapshot.queues},
             live_in=live_in,
             budgets={use.queue: use for use in snapshot.budgets},
@@ -159,6 +163,15 @@ class Facts:
         return [(self.workloads[id], self.held[id]) for id in sorted(self.held)]
 
 
+def repairs(snapshot: Snapshot, hold_s: float) -> frozenset[WorkloadId]:
+    """Gangs that wait because they lost a part, for as long as they go before new work."""
+    return frozenset(
+        w.id
+        for w in snapshot.workloads
+        if w.former and w.state is State.PENDING and w.requeued_s is not None and snapshot.now_s - w.requeued_s < hold_s
+    )
+
+
 @dataclass(slots=True)
 class Books:
     """Room and quota that belong together."""
@@ -192,7 +205,9 @@ class Draft:
     (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
     `charges`: how often quota was taken or given back so far. `prices`: of memory shares. `walk`: stage 4's.
     `timeline`: when what runs should end (made when needed). `asides`: what is set aside for active reservations,
-    `reservations`: how each of them is.
+    `reservations`: how each of them is..
+    `kept`, `kept_seats`: what is charged for gangs for whom seats of their last attempt are held, and these seats;
+    `unrepaired`: those that are to be among these gangs.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these.
     `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
@@ -248,6 +263,9 @@ class Draft:
     waits: WaitBook = field(default_factory=WaitBook)
     estimates: dict[WorkloadId, float] = field(default_factory=dict)
     charges: int = 0
+    kept: dict[WorkloadId, list[tuple[Room, NodeId, Resources, tuple[int, ...]]]] = field(default_factory=dict)
+    kept_seats: dict[WorkloadId, tuple[Member, ...]] = field(default_factory=dict)
+    unrepaired: list[Claim] = field(default_factory=list)
     walk: Walk | None = None
     timeline: Timeline | None = None
     asides: dict[str, Aside] = field(default_factory=dict)
@@ -386,6 +404,19 @@ class Draft:
         if self.channels is None:
             self.channels = in_use(m for held in self.facts.snapshot.allocations for m in held.members)
         return give(layout, nodes, self.facts.horizon, self.channels)
+
+    def keep(self, id: WorkloadId, node: NodeId, bundle: Resources) -> bool:
+        """Hold room for one who can't take it yet, in each book where it is there; False: it is gone."""
+        taken = [(books.room, books.room.take(node, bundle)) for books in self.both if books.room.fits(node, bundle)]
+        self.touched.append(node)
+        self.kept.setdefault(id, []).extend((room, node, bundle, devices) for room, devices in taken)
+        return bool(taken)
+
+    def let_go(self, id: WorkloadId) -> None:
+        """Hold nothing for it any more."""
+        for room, node, bundle, devices in self.kept.pop(id, ()):
+            room.give(node, bundle, devices)
+            self.touched.append(node)
 
     def narrowed(self, claim: Claim) -> Claim:
         """The claim on those GPU models that the limits of its queue leave it."""

@@ -92,12 +92,11 @@ def _could(cell: Cell, domain: Domain, search: Search) -> bool:
 
 def _spaces(cell: Cell, within: Domain, topology: Topology) -> Iterator[Iterable[Domain]]:
     """Sets of domains to try in turn, from the smallest that could do to the largest that is allowed."""
-    required, preferred = cell.topology.required, cell.topology.preferred
+    required = cell.topology.required
     inside = frozenset(within.nodes) if within.level != EVERYWHERE else None
     if cell.near:
-        for level in (preferred, required):
-            if level is not None:
-                yield _around(cell.near, level, within, topology)
+        for level in topology.inwards_of(required):
+            yield _around(cell.near, level, within, topology)
         if required is None:
             yield (within,)
         return

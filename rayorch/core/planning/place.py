@@ -18,6 +18,7 @@ from rayorch.core.decisions import Reserve, Start
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.repair import seats_for
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.timeline import Opening, Timeline, opening
 from rayorch.core.policy import SortKey
@@ -35,7 +36,7 @@ def place(draft: Draft, claim: Claim) -> bool:
     key = (NOW, claim.shape)
     if key in draft.no_room or not _within_quota(draft, claim):
         return False
-    nodes = find(claim.shape, _to_its_own(draft, claim, draft.open_search()))
+    nodes = seats_for(draft, claim, _to_its_own(draft, claim, draft.open_search()))
     if nodes is None:
         draft.no_room.add(key)
         return False
@@ -53,7 +54,7 @@ def promise(draft: Draft, claim: Claim) -> bool:
     key = (SOON, claim.shape)
     if draft.soon is draft.now or key in draft.no_room or not fits_quota(claim, draft.soon.quota):
         return False
-    nodes = find(claim.shape, draft.soon_search())
+    nodes = seats_for(draft, claim, draft.soon_search())
     if nodes is None:
         draft.no_room.add(key)
         return False

@@ -251,7 +251,12 @@ def _taken_ahead(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
         detail = f"{len(draft.closed)} nodes are held for {len(heads)} workloads ahead of it"
         found.append(_wait(WaitReason.RESERVED_FOR_HEAD, detail, 0, 0, "", heads[:MAX_BLOCKERS]))
         return found
-    ahead = (*draft.starts, *draft.added, *(r.workload for r in draft.reserves if r.from_release))
+    ahead = (
+        *draft.starts,
+        *draft.added,
+        *(r.workload for r in draft.reserves if r.from_release),
+        *sorted(draft.kept_seats),
+    )
     if ahead and find(shape, replace(_unheld(search), rooms=(draft.first.room,))) is not None:
         blockers = tuple(dict.fromkeys(ahead))
         detail = f"{len(blockers)} workloads go first in this turn and take the room"
