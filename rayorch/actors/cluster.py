@@ -28,6 +28,7 @@ from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, 
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.events import NodeCordoned
 from rayorch.core.history import History
+from rayorch.core.joint import batches
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueChanges
 from rayorch.core.requests import CordonRequest, Reply, ResizeRequest, StartRequest
@@ -270,26 +271,37 @@ class RayCluster:
         return reply
 
     def _start(self, starts: list[tuple[int, Start]], versions: Versions) -> dict[int, Outcome]:
-        """Reserve, then commit, then begin to make the groups. What is refused gives its reservation back."""
+        """Reserve, then commit, then begin to make the groups. What is refused gives its reservation back.
+
+        The starts of a joint gang are reserved and committed together; where one is refused, all are.
+        """
         outcomes: dict[int, Outcome] = {}
         deadline_s = time.time() + self._profile.start_deadline_s
-        reserved: list[tuple[int, Start]] = []
         requests = [self._reservation(start, deadline_s) for _, start in starts]
-        for (index, start), answer in zip(
-            starts, _answers_or_errors([self._allocator.reserve.remote(r) for r in requests]), strict=True
-        ):
-            if isinstance(answer, RayorchError):
-                outcomes[index] = Outcome(start, False, str(answer))
-            else:
-                reserved.append((index, start))
-        replies = _answers([self._queues.commit_start.remote(StartRequest(s, versions)) for _, s in reserved])
-        for (index, start), reply in zip(reserved, replies, strict=True):
-            outcomes[index] = _outcome(start, reply)
-            groups = GroupsOf(start.workload, start.attempt, tuple(sorted({m.surplus for m in start.members})))
-            if not reply.accepted:
-                self._allocator.remove.remote(groups)
-            elif self.workloads[start.workload].spec.kind is not Kind.SERVE:  # Serve makes its replicas' groups
-                self._allocator.create.remote(groups)
+        answers = _answers_or_errors([self._allocator.reserve.remote(r) for r in requests])
+        whole: list[list[tuple[int, Start]]] = []
+        for places in batches([start for _, start in starts]):
+            refused = next((str(answers[n]) for n in places if isinstance(answers[n], RayorchError)), None)
+            if refused is None:
+                whole.append([starts[n] for n in places])
+                continue
+            for n in places:
+                index, start = starts[n]
+                failed = isinstance(answers[n], RayorchError)
+                outcomes[index] = Outcome(start, False, str(answers[n]) if failed else f"with its partner: {refused}")
+                if not failed:
+                    self._allocator.remove.remote(_groups_of(start))
+        calls = [
+            self._queues.commit_start.remote(StartRequest(batch[0][1], versions, tuple(s for _, s in batch[1:])))
+            for batch in whole
+        ]
+        for batch, reply in zip(whole, _answers(calls), strict=True):
+            for index, start in batch:
+                outcomes[index] = _outcome(start, reply)
+                if not reply.accepted:
+                    self._allocator.remove.remote(_groups_of(start))
+                elif self.workloads[start.workload].spec.kind is not Kind.SERVE:  # Serve makes its replicas' groups
+                    self._allocator.create.remote(_groups_of(start))
         return outcomes
 
     def _reservation(self, start: Start, deadline_s: float) -> Reservation:
@@ -383,6 +395,10 @@ class RayCluster:
             self._sent_demand = None
         self._demand_call = None
         return True
+
+
+def _groups_of(start: Start) -> GroupsOf:
+    return GroupsOf(start.workload, start.attempt, tuple(sorted({m.surplus for m in start.members})))
 
 
 def _outcome(decision: Decision, reply: Reply) -> Outcome:

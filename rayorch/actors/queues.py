@@ -225,7 +225,9 @@ class QueueShell:
     @ray.method
     async def commit_start(self, request: StartRequest) -> Reply:
         """The commit of a start; "stale" when the facts have changed."""
-        return await self._command(lambda s: s.tree.commit_start(request.start, request.versions, s.now_s))
+        return await self._command(
+            lambda s: s.tree.commit_start(request.start, request.versions, s.now_s, request.partners)
+        )
 
     @ray.method
     async def commit_stop(self, stop: Stop) -> Reply:

@@ -17,6 +17,7 @@ class Start:
     """Begin attempt `attempt` on these seats. `gain_gpu_s`/`cost_gpu_s`: expected, in GPU-seconds.
 
     `ends_s`: by when it should have ended, where its seats are held for others from then on.
+    `partners`: the others of its joint gang, whose starts are committed with this one or not at all.
     """
 
     workload: WorkloadId
@@ -26,6 +27,7 @@ class Start:
     gain_gpu_s: float = 0.0
     cost_gpu_s: float = 0.0
     ends_s: float | None = None
+    partners: tuple[WorkloadId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ class WaitReason(StrEnum):
     CAPACITY_LIMIT = "CapacityLimit"  # the node groups that could take it are at their maximum
     CAPACITY_BUSY = "CapacityBusy"  # the node groups that could take it complete another change first
     CAPACITY_UNKNOWN = "CapacityUnknown"  # who provides nodes can't be read, so no node is asked for
+    JOINT = "Joint"  # the rest of its joint gang is not there, or can't start yet
     SYNCING = "Syncing"  # the owners are comparing their books with the world after a restart
     DEVICE_BINDING_UNAVAILABLE = "DeviceBindingUnavailable"  # exact devices can't be promised on this cluster
     STALE = "Stale"  # decided, but the facts changed before the commit; planned again at once

@@ -133,8 +133,7 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
     if not hopeless(draft, claim.shape) and not draft.soon.quota.capped(claim.queue, claim.resources):
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
     others = walk.close(known)
-    if claim.id in draft.facts.repairs:
-        draft.unrepaired.append(claim)
+    draft.unrepaired += [part for part in claim.parts or (claim,) if part.id in draft.facts.repairs]
     if known.lacks_room:
         draft.unplaced.append((claim.shape, claim.id, others))
         if not delay_left_s(claim.workload, draft.facts.now_s):  # who leaves others their room for a while holds none

@@ -6,7 +6,7 @@ question costs does not depend on how many workloads there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rayorch.core.arrays import waiting_count
@@ -24,6 +24,7 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
     charge_of,
+    total,
 )
 
 
@@ -215,6 +216,22 @@ class QueueBooks:
                 raise StalePlanError(f"queue {above.id} has spent its {above.budget.gpu_hours:g} GPU-hours")
         for short in self.quota.shortages(workload.spec.queue, more, workload.spec.owner, attempts):
             raise StalePlanError(f"{workload.id} needs {short.need / UNIT:g} {short.resource}, {_may_take(short)}")
+
+    def check_together(self, starts: Sequence[tuple[Workload, Resources]], now_s: float) -> None:
+        """The same for starts in one queue that are committed in one: what they take in all, and of their owners."""
+        owners: dict[str, list[tuple[Workload, Resources]]] = {}
+        for workload, amount in starts:
+            owners.setdefault(workload.spec.owner, []).append((workload, amount))
+        for theirs in owners.values():
+            self.check_start(theirs[0][0], total(amount for _, amount in theirs), len(theirs), now_s)
+        first, whole = starts[0][0], total(amount for _, amount in starts)
+        for short in self.quota.shortages(first.spec.queue, whole, first.spec.owner, 0):
+            if short.kind is not LimitKind.USER:
+                raise StalePlanError(f"{first.id} and its partners need {_amount(short)}, {_may_take(short)}")
+
+
+def _amount(short: Shortage) -> str:
+    return f"{short.need / UNIT:g} {short.resource}"
 
 
 def _may_take(short: Shortage) -> str:

@@ -49,6 +49,7 @@ from rayorch.core.events import (
     Submitted,
 )
 from rayorch.core.history_book import HistoryBook
+from rayorch.core.joint import JointIndex, check_joint_start
 from rayorch.core.lifecycle import Move
 from rayorch.core.queue_books import QueueBooks
 from rayorch.core.queue_rules import check_countables
@@ -93,6 +94,7 @@ class QueueTree(ArrayTree):
         self._dependents = Dependents()
         self._reservations = ReservationBook()
         self._deadlines = Deadlines()
+        self._joint = JointIndex()
         self._history = HistoryBook()
 
     # ------------------------------------------------------------ reading
@@ -315,14 +317,31 @@ class QueueTree(ArrayTree):
 
     # ------------------------------------------------------------ commits of the controller
 
-    def commit_start(self, start: Start, versions: Versions, now_s: float) -> tuple[Event, ...]:
-        """The commit of a start: from here on the attempt exists. StalePlanError when the facts have changed."""
+    def commit_start(
+        self, start: Start, versions: Versions, now_s: float, partners: tuple[Start, ...] = ()
+    ) -> tuple[Event, ...]:
+        """The commit of a start: from here on the attempt exists. StalePlanError when the facts have changed.
+
+        `partners`: the starts of the rest of its joint gang; all of them are committed or none.
+        """
+        starting = {start.workload, *(other.workload for other in partners)}
+        events: list[Started] = []
+        for one in (start, *partners):
+            events += self._commit_start(one, versions, now_s, starting)
+        if len(events) > 1:
+            self._books.check_together([(self._known(e.workload), charge_of(e.members)) for e in events], now_s)
+        return tuple(events)
+
+    def _commit_start(
+        self, start: Start, versions: Versions, now_s: float, starting: set[WorkloadId]
+    ) -> tuple[Started, ...]:
         workload = self._known(start.workload)
         placement = seats_only(start.members)
         if workload.state in LIVE and workload.attempt == start.attempt and workload.placement == placement:
             return ()
         check_start(workload, start, now_s)
         check_open(placement, self._cordons)
+        check_joint_start(workload, [self._workloads[id] for id in self._joint.of(workload.spec)], starting)
         self._check_cap(workload)
         self._books.check_start(workload, charge_of(placement), 1, now_s)
         return (
@@ -490,6 +509,7 @@ class QueueTree(ArrayTree):
             self._renewed.pop(workload.id, None)
         self._count(workload, old, at_s)
         self._deadlines.put(workload)
+        self._joint.put(workload)
         for freed in self._dependents.changed(workload, self._workloads):
             self._put(freed, at_s)
         if workload.spec.array is not None:

@@ -30,10 +30,11 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """Commit a start that was planned on these versions of the facts."""
+    """Commit a start that was planned on these versions of the facts, with those of its joint gang or not at all."""
 
     start: Start
     versions: Versions
+    partners: tuple[Start, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,41 @@ class SimController:
 
     def commit(self, plan: Plan) -> tuple[Outcome, ...]:
         """Each decision through the owners, in order; a refusal is an outcome."""
-        return tuple(self._commit_one(decision, plan.versions) for decision in plan.decisions)
+        outcomes: dict[int, Outcome] = {}
+        for index, decision in enumerate(plan.decisions):
+            if index in outcomes:
+                continue
+            joint = isinstance(decision, Start) and decision.partners
+            if isinstance(decision, Start) and joint:
+                places = {d.workload: n for n, d in enumerate(plan.decisions) if isinstance(d, Start)}
+                numbers = [index, *(places[id] for id in decision.partners if id in places)]
+                starts = [d for n in numbers if isinstance(d := plan.decisions[n], Start)]
+                for number, outcome in zip(numbers, self._commit_joint(starts, plan.versions), strict=True):
+                    outcomes[number] = outcome
+            else:
+                outcomes[index] = self._commit_one(decision, plan.versions)
+        return tuple(outcomes[index] for index in sorted(outcomes))
+
+    def _commit_joint(self, starts: list[Start], versions: Versions) -> list[Outcome]:
+        """The starts of one joint gang: all of them or none."""
+        cluster, reserved = self._cluster, list[Start]()
+        try:
+            for start in starts:
+                self._reserve(start)
+                reserved.append(start)
+            first, *others = starts
+            self._record(
+                "commit_start",
+                lambda: cluster.tree.commit_start(first, versions, cluster.now_s, tuple(others)),
+            )
+        except ClusterError:
+            raise
+        except RayorchError as error:
+            for start in reserved:
+                self.execute(DropReservation(start.workload, start.attempt))
+            cluster.refusals.append(f"{cluster.now_s:.1f} Start: {error}")
+            return [Outcome(start, False, str(error)) for start in starts]
+        return [Outcome(start, True) for start in starts]
 
     def _commit_one(self, decision: Decision, versions: Versions) -> Outcome:
         cluster = self._cluster
@@ -221,7 +255,7 @@ class SimController:
                 cluster.refusals.append(f"{cluster.now_s:.1f} Scale: {error}")
         return Outcome(scale, not refused, "; ".join(refused))
 
-    def _start(self, start: Start, versions: Versions) -> None:
+    def _reserve(self, start: Start) -> None:
         cluster = self._cluster
         spec = self.workloads[start.workload].spec
         deadline_s = cluster.now_s + cluster.profile.start_deadline_s
@@ -234,6 +268,10 @@ class SimController:
             cluster.books.reserve(start.workload, start.attempt, start.members, nodes, cluster.now_s, deadline_s, gang)
 
         self._ask(Actor.ALLOCATOR, "reserve", reserve)
+
+    def _start(self, start: Start, versions: Versions) -> None:
+        cluster = self._cluster
+        self._reserve(start)
         try:
             self._record("commit_start", lambda: cluster.tree.commit_start(start, versions, cluster.now_s))
         except ClusterError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rayorch.core.decisions import Wait, WaitReason
+from rayorch.core.joint import JointKey, joint_key
 from rayorch.core.planning.claims import Claim, growth_claim, held_models, removable, start_claim
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.gates import array_wait, beyond_caps, timing_gate
@@ -12,6 +13,7 @@ from rayorch.core.planning.growth import missing
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.queue_gates import growth_closed, queue_gate
 from rayorch.core.planning.set_aside import reservation_gate
+from rayorch.core.planning.together import joint_wait, running_members, together
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.walk import Request, Walk
 from rayorch.core.policy import OrderView, SortKey
@@ -36,19 +38,43 @@ def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: Order
     capped = beyond_caps(docket.special, facts.workloads, facts.held, facts.now_s)
     for record in docket.arrays.values():
         draft.waits.put(record.id, array_wait(record, facts.now_s))
+    joint: dict[JointKey, list[tuple[SortKey, Request]]] = {}
     for id in sorted({*docket.special, *former, *facts.owed, *ordered}):
         place = docket.place(id)
         if place is not None:
             line, key, workload = place
             claim = start_claim(workload, draft.prices.of_gang(line.gang))
             request = Request(claim, _gate(draft, workload, former) or capped.get(id, ()))
-            walk.alone(request, (0, *key[1:]) if id in facts.owed else key)
+            first = (0, *key[1:]) if id in facts.owed else key
+            if (name := joint_key(workload.spec)) is not None:
+                joint.setdefault(name, []).append((first, request))
+            else:
+                walk.alone(request, first)
+    if joint:
+        _join(draft, walk, joint)
     for workload in running:
         for claim in _asked(draft, workload):
             walk.alone(Request(claim), key_of(draft, workload, view, claim.place[1], workload.id in facts.owed))
     if not facts.snapshot.synced:
         walk.close_all(Verdict(lambda: (SYNCING,), False))
     return walk
+
+
+def _join(draft: Draft, walk: Walk, joint: Mapping[JointKey, list[tuple[SortKey, Request]]]) -> None:
+    """The waiting members of each joint gang as one claim; none of them while one can't be looked at yet."""
+    running = running_members([workload for workload, _ in draft.facts.live()])
+    for name, entries in sorted(joint.items()):
+        entries.sort(key=lambda entry: entry[0])
+        members = [*(request.claim.workload for _, request in entries), *running.get(name, ())]
+        gates: dict[str, bool] = {request.claim.id: bool(request.gate) for _, request in entries}
+        waits = [joint_wait(request.claim, gates, members) for _, request in entries]
+        if any(gates.values()) or any(wait is not None for wait in waits):
+            for (key, request), wait in zip(entries, waits, strict=True):
+                gate = (*request.gate, wait) if wait is not None else request.gate
+                walk.alone(Request(request.claim, gate), key)
+            continue
+        claim = together([request.claim for _, request in entries])
+        walk.alone(Request(claim), entries[0][0], [(key, request.claim) for key, request in entries[1:]])
 
 
 def key_of(draft: Draft, workload: Workload, view: OrderView, surplus: int, owed: bool = False) -> SortKey:
@@ -72,6 +98,7 @@ def is_special(workload: Workload) -> bool:
         or spec.begin_s is not None
         or bool(workload.unmet)
         or bool(workload.former)
+        or spec.joint is not None
     )
 
 

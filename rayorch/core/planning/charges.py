@@ -7,12 +7,28 @@ from dataclasses import replace
 
 from rayorch.core.planning.claims import Claim
 from rayorch.core.quota import Quota, Shortage
-from rayorch.core.types import MODEL_PREFIX, Member, Resources, Workload, charge_of
+from rayorch.core.types import MODEL_PREFIX, Member, Resources, Workload, charge_of, total
 
 
 def fits_quota(claim: Claim, *quotas: Quota) -> bool:
     """Whether the claim's queue and its owner may take it, by all of these books."""
-    return all(quota.fits(claim.queue, claim.resources, claim.owner, claim.attempts) for quota in quotas)
+    return all(
+        quota.fits(claim.queue, amount, owner, attempts)
+        for quota in quotas
+        for owner, amount, attempts in _wants(claim)
+    )
+
+
+def _wants(claim: Claim) -> list[tuple[str, Resources, int]]:
+    """What the claim asks of each owner's limits; all of it, then what is of each owner alone."""
+    whole = [(claim.owner, claim.resources, claim.attempts)]
+    owners = sorted({part.owner for part in claim.parts})
+    if len(owners) < 2:
+        return [(claim.owner, claim.resources, max(1, len(claim.parts)) if claim.parts else claim.attempts)]
+    for owner in owners:
+        ours = [part for part in claim.parts if part.owner == owner]
+        whole.append((owner, total(part.resources for part in ours), len(ours)))
+    return whole
 
 
 def short_of(claim: Claim, quota: Quota) -> tuple[Shortage, ...]:

@@ -102,7 +102,7 @@ class Claim:
     """All of `asks` or nothing. `grows`: for a running attempt; otherwise the start of attempt `attempt`.
 
     `resources`: what it counts for against queues; of the limits on a model of GPU, where its shape names only one.
-    `others`: claims of which one would do as well.
+    `others`: claims of which one would do as well. `parts`: the members of a joint gang, whose claims this is together.
     """
 
     workload: Workload
@@ -112,6 +112,7 @@ class Claim:
     resources: Resources
     grows: bool = False
     others: tuple[Claim, ...] = ()
+    parts: tuple[Claim, ...] = ()
 
     @property
     def ways(self) -> tuple[Claim, ...]:

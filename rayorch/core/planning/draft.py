@@ -26,6 +26,7 @@ from rayorch.core.planning.takings import Leaving as Leaving
 from rayorch.core.planning.takings import Move as Move
 from rayorch.core.planning.takings import Removal as Removal
 from rayorch.core.planning.takings import leaving_of, owed
+from rayorch.core.planning.together import parts_of
 from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota, QuotaTree
@@ -389,9 +390,9 @@ class Draft:
             if device_need(ask.bundle).share_mib:
                 member = replace(member, bundle=books[0].room.slot(node).realised(ask.bundle, devices[0]))
             members.append(member)
-        amount = charge_of(members)
-        for pair in books:
-            charge_quota(claim, amount, pair.quota)
+        for part, ours in parts_of(claim, tuple(members)):
+            for pair in books:
+                charge_quota(part, charge_of(ours), pair.quota)
         self.charges += 1
         self.touched.extend(nodes)
         return tuple(members)

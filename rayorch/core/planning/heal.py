@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Stop
+from rayorch.core.joint import half_started, joint_key
 from rayorch.core.planning.claims import staying
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.queue_gates import drained_by
@@ -49,7 +50,10 @@ def protect(draft: Draft) -> None:
 
 def heal(draft: Draft) -> None:
     """Order the end, or the smaller size, of every attempt that is not whole, not alive or not wanted."""
+    failed: list[Workload] | None = None
     for workload, allocation in draft.facts.live():
+        if workload.spec.joint is not None and failed is None:
+            failed = [w for w in draft.facts.snapshot.workloads if w.spec.joint is not None and w.last_started_s]
         ends = [
             end
             for end in (
@@ -60,6 +64,7 @@ def heal(draft: Draft) -> None:
                 _drained(draft, workload, allocation),
                 _over_time(draft, workload),
                 _closed(draft, workload, allocation),
+                _half_started(draft, workload, failed or []),
             )
             if end is not None
         ]
@@ -117,6 +122,17 @@ def _not_started(draft: Draft, workload: Workload, allocation: Allocation) -> _E
         late_s = now_s - allocation.reserved_s
         return _End(StopCause.START_FAILED, f"its seats were not ready after {late_s:.0f} s", now_s)
     return None
+
+
+def _half_started(draft: Draft, workload: Workload, others: list[Workload]) -> _End | None:
+    """A joint gang of which one member could not start is not whole: the others that began with it wait again too."""
+    if workload.spec.joint is None:
+        return None
+    ours = (other for other in others if joint_key(other.spec) == joint_key(workload.spec))
+    partner = half_started(workload, ours)
+    if partner is None:
+        return None
+    return _End(StopCause.START_FAILED, f"{partner.id}, which it starts together with, could not", draft.facts.now_s)
 
 
 def _lapsed(draft: Draft, workload: Workload) -> _End | None:

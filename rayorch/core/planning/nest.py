@@ -65,6 +65,8 @@ def _cell(cell: Cell, within: Domain, search: Search) -> Found | None:
 
 def _ways(cell: Cell, within: Domain, search: Search) -> Iterator[Found]:
     """The same, domain after domain. `search` is not charged."""
+    if cell.accelerators and search.model and search.model not in cell.accelerators:
+        return
     if cell.accelerators and not search.model:
         for model in cell.accelerators:
             for found in _ways(cell, within, search.on(model)):

@@ -21,6 +21,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.repair import seats_for
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.timeline import Opening, Timeline, opening
+from rayorch.core.planning.together import parts_of
 from rayorch.core.policy import SortKey
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
@@ -44,8 +45,14 @@ def place(draft: Draft, claim: Claim) -> bool:
     if claim.grows:
         draft.added.setdefault(claim.id, []).extend(members)
     else:
-        where = _where(draft, nodes)
-        draft.starts[claim.id] = Start(claim.id, claim.attempt, members, f"{len(members)} seats on {where}")
+        ids = tuple(part.id for part in claim.parts)
+        for part, ours in parts_of(claim, members):
+            where = _where(draft, tuple(member.node for member in ours))
+            partners = tuple(id for id in ids if id != part.id)
+            reason = f"{len(ours)} seats on {where}" + (
+                f", together with {', '.join(partners[:4])}" if partners else ""
+            )
+            draft.starts[part.id] = Start(part.id, part.attempt, ours, reason, partners=partners)
     return True
 
 

@@ -30,7 +30,7 @@ Pins = Mapping[int, NodeId]
 def seats_for(draft: Draft, claim: Claim, search: Search) -> tuple[NodeId, ...] | None:
     """Seats for a claim; for a gang that lost a part, first those that are left with new ones beside them."""
     former = claim.workload.former
-    if claim.grows or not former:
+    if claim.grows or claim.parts or not former:
         return find(claim.shape, search)
     search = _not_of_others(draft, claim, search)
     nodes = again(claim, former, search)

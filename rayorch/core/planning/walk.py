@@ -10,7 +10,7 @@ more important. What is asked of the walk afterwards (places in the order, who l
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.decisions import Wait
@@ -79,6 +79,7 @@ class Walk:
         self._gated: list[tuple[SortKey, Request]] = []
         self._queues: dict[QueueId, _Queue] = {}
         self._current: tuple[_Queue, _Cursor, Claim] | None = None
+        self._partners: dict[WorkloadId, list[tuple[SortKey, Claim]]] = {}
         for queue, lines in docket.lines():
             here = self._queue(queue)
             for line in lines:
@@ -90,9 +91,12 @@ class Walk:
             queue = self._queues[id] = _Queue(id)
         return queue
 
-    def alone(self, request: Request, key: SortKey) -> None:
-        """A request that is looked at by itself; its line passes over it."""
+    def alone(self, request: Request, key: SortKey, partners: Sequence[tuple[SortKey, Claim]] = ()) -> None:
+        """A request that is looked at by itself. Its line passes over it and its `partners`, for whom it speaks."""
         claim = request.claim
+        if partners:
+            self._partners[claim.id] = list(partners)
+            self._apart.update(part.id for _, part in partners)
         queue = self._queue(claim.queue)
         entries: list[Entry] = [(key, claim.workload)]
         if not claim.grows:
@@ -188,6 +192,13 @@ class Walk:
         queue.rests.append(rest)
         if not claim.grows:
             self._draft.waits.put(claim.id, verdict)
+        self._tell_partners(queue, claim, verdict)
+
+    def _tell_partners(self, queue: _Queue, claim: Claim, verdict: Verdict) -> None:
+        """What keeps the one who speaks for them keeps them too; it is counted once among those who lack room."""
+        for key, part in self._partners.get(claim.id, ()):
+            queue.rests.append(Rest([(key, part.workload)], NOTHING, False, claim=part, verdict=verdict))
+            self._draft.waits.put(part.id, verdict)
 
     def close(self, verdict: Verdict) -> bool:
         """It waits, and so do all behind it in its line, but for those that are more important.
@@ -200,6 +211,7 @@ class Walk:
             queue.rests.append(Rest(cursor.entries, NOTHING, verdict.lacks_room, claim=claim, verdict=verdict))
             if not claim.grows:
                 self._draft.waits.put(claim.id, verdict)
+            self._tell_partners(queue, claim, verdict)
             return False
         behind, more = self._others(cursor.entries[cursor.position :]), list[Entry]()
         if cursor.top > claim.priority:
