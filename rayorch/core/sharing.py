@@ -108,6 +108,7 @@ def compute_slices(profile: str) -> int:
     return int(profile[0])
 
 
+@lru_cache(maxsize=8192)
 def counted(amount: Resources) -> Resources:
     """What an amount counts for in quotas: MIG instances count as GPUs too, the number of devices does not count.
 

@@ -2,14 +2,14 @@
 
 What-ifs cost milliseconds on a large cluster; whether some numbers of free GPUs take some pieces costs microseconds.
 So sets are gone through on numbers alone: of each victim the ways in which it could make room, cheapest first, never
-dearer than the best so far. Only a set whose numbers suffice is tried for real. The victims that are looked at are few:
-those on nodes where least has to be paid for the claim, and no more than `POOL`. With few victims in all that is every
-set there is; otherwise it is a search with a bound, and its answer is never worse than what it began with.
+dearer than the best so far. Only a set whose numbers suffice is tried for real, on the nodes that matter alone. The
+victims that are looked at are few: those on nodes where least has to be paid for the claim. With up to `POOL` victims
+in all that is every set there is; otherwise it is a search with a bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.planning.claims import Shape
@@ -22,6 +22,9 @@ POOL = 10
 
 STEPS = 6_000
 """How many sets are gone through on numbers."""
+
+SPARE_LOTS = 4
+"""How many more places than there are pieces are looked at."""
 
 TRIES = 24
 """How many of them are tried for real."""
@@ -40,6 +43,11 @@ class Way:
     moves: tuple[Move, ...]
     frees: tuple[tuple[int, int], ...]
     price: float
+
+    @property
+    def id(self) -> WorkloadId:
+        """Whose way it is."""
+        return self.moves[0].victim.id
 
 
 @dataclass(slots=True)
@@ -71,24 +79,41 @@ def _put(left: list[int], piece: int) -> bool:
     return True
 
 
-def cheaper(
-    draft: Draft, shape: Shape, model: str, moves: Sequence[Move], bound: float, trial: Try
-) -> tuple[tuple[Move, ...], tuple[NodeId, ...]] | None:
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is worth looking at: the nodes that matter, and of each victim there the ways to make room."""
+
+    board: Board
+    options: tuple[tuple[Way, ...], ...]
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The nodes, in the order of their places."""
+        return tuple(self.board.places)
+
+
+def survey(draft: Draft, shape: Shape, model: str, moves: Sequence[Move], bound: float) -> Survey | None:
+    """Victims that count for less than `bound`; None where numbers of GPUs say nothing about the claim."""
+    pieces = tuple(
+        sorted((b.gpu_units for b, count in shape.bundles for _ in range(count) if b.gpu_units), reverse=True)
+    )
+    if not pieces:
+        return None
+    victims = _pool(draft, shape, pieces, model, moves, bound)
+    board = _board(draft, shape, model, pieces, victims)
+    options = sorted((_ways(board, of_one) for of_one in victims), key=lambda ways: (ways[0].price, ways[0].id))
+    return Survey(board, tuple(options))
+
+
+def cheapest(found: Survey, bound: float, trial: Try) -> tuple[tuple[Move, ...], tuple[NodeId, ...]] | None:
     """A set of moves that counts for less than `bound` and makes room, and the claim's seats; None: none was found."""
-    pieces = sorted((bundle.gpu_units for bundle, count in shape.bundles for _ in range(count)), reverse=True)
-    if not pieces or not pieces[-1]:
-        return None  # numbers of GPUs say nothing about it
-    victims = _pool(draft, tuple(pieces), model, moves, bound)
-    board = _board(draft, shape, model, tuple(pieces), victims)
-    options = [_ways(board, of_one) for of_one in victims]
-    options.sort(key=lambda ways: (ways[0].price, ways[0].moves[0].victim.id))
-    return _Bargain(board, options, bound, trial).run()
+    return _Bargain(found.board, found.options, bound, trial).run()
 
 
 @dataclass(slots=True)
 class _Bargain:
     board: Board
-    options: list[list[Way]]
+    options: tuple[tuple[Way, ...], ...]
     bound: float
     trial: Try
     steps: int = STEPS
@@ -122,40 +147,91 @@ class _Bargain:
 # ---------------------------------------------------------------- who is looked at
 
 
-def _pool(draft: Draft, pieces: tuple[int, ...], model: str, moves: Sequence[Move], bound: float) -> list[list[Move]]:
-    """The moves of the victims that matter, by victim: those on nodes where the next piece costs least."""
+def _pool(
+    draft: Draft, shape: Shape, pieces: tuple[int, ...], model: str, moves: Sequence[Move], bound: float
+) -> list[list[Move]]:
+    """The moves of the victims that matter, by victim: all of them, or those on the nodes that cost least."""
     by_victim: dict[WorkloadId, list[Move]] = {}
     for move in moves:
         if move.price < bound:
-            by_victim.setdefault(move.victim.id, []).append(move)
+            by_victim.setdefault(move.victim.spec.id, []).append(move)
     if len(by_victim) <= POOL:
         return [by_victim[id] for id in sorted(by_victim)]
-    room, models = draft.soon.room, draft.facts.topology.models
-    at: dict[NodeId, list[tuple[float, int, WorkloadId]]] = {}
-    for id, own in by_victim.items():
-        for move in own:
-            units: dict[NodeId, int] = {}
-            for member in move.members:
-                units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
-            for node, freed in units.items():
-                if freed and (not model or models.get(node) == model):
-                    at.setdefault(node, []).append((move.price, freed, id))
-    nodes: list[tuple[float, NodeId, list[WorkloadId]]] = []
-    for node, prices in at.items():
-        lacking, price, ids = pieces[0] - room.gpu_units(node), 0.0, list[WorkloadId]()
-        for each, freed, id in sorted(prices, key=lambda entry: (entry[0] / entry[1], entry[2])):
-            if lacking <= 0:
-                break
-            lacking, price = lacking - freed, price + each
-            ids.append(id)
-        if lacking <= 0 and price < bound:
-            nodes.append((price, node, ids))
     chosen: dict[WorkloadId, None] = {}
-    for _, _, ids in sorted(nodes, key=lambda entry: entry[:2]):
+    for lots in _cheapest_lots(draft, shape, pieces, model, by_victim):
+        for lot in lots:
+            chosen.update(dict.fromkeys(lot.victims))
         if len(chosen) >= POOL:
             break
-        chosen.update(dict.fromkeys(ids))
     return [by_victim[id] for id in sorted(chosen)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Lot:
+    """What one more piece on a node counts for beyond those before it, and whose moves make room for it."""
+
+    price: float
+    node: NodeId
+    nth: int
+    victims: tuple[WorkloadId, ...] = field(compare=False)
+
+
+def _cheapest_lots(
+    draft: Draft, shape: Shape, pieces: tuple[int, ...], model: str, by_victim: Mapping[WorkloadId, list[Move]]
+) -> Iterator[list[_Lot]]:
+    """For each domain that the claim could keep to, enough lots for all pieces and some more; the cheapest first."""
+    topology, level, count = draft.facts.topology, shape.topology.required, len(pieces)
+    by_domain: dict[str, list[_Lot]] = {}
+    for lot in _lots(draft, pieces[0], count, model, by_victim):
+        domain = topology.domain_of(level, lot.node) if level is not None else None
+        if level is None or domain is not None:
+            by_domain.setdefault(domain.name if domain is not None else "", []).append(lot)
+    ranked = []
+    for name, lots in sorted(by_domain.items()):
+        lots.sort()
+        if len(lots) >= count or level is None:
+            ranked.append((sum(lot.price for lot in lots[:count]), name))
+    for _, name in sorted(ranked):
+        yield by_domain[name][: count + SPARE_LOTS]
+
+
+def _lots(
+    draft: Draft, piece: int, most: int, model: str, by_victim: Mapping[WorkloadId, list[Move]]
+) -> Iterator[_Lot]:
+    """On each node, piece by piece: the victims with the least price for a GPU there go first."""
+    room, models = draft.soon.room, draft.facts.topology.models
+    at: dict[NodeId, list[tuple[float, WorkloadId, int, float]]] = {}
+    for id, own in by_victim.items():
+        for move in own:
+            for node, freed in _freed(move):
+                if freed:
+                    at.setdefault(node, []).append((move.price / freed, id, freed, move.price))
+    for node, entries in at.items():
+        if not room.usable(node) or node in draft.closed or (model and models.get(node) != model):
+            continue
+        entries.sort()
+        units_free, price, ids, position = room.gpu_units(node), 0.0, list[WorkloadId](), 0
+        for nth in range(1, most + 1):
+            before = price
+            while units_free < nth * piece and position < len(entries):
+                _, id, freed, each = entries[position]
+                position += 1
+                units_free, price = units_free + freed, price + each
+                ids.append(id)
+            if units_free < nth * piece:
+                break
+            yield _Lot(price - before, node, nth, tuple(ids))
+
+
+def _freed(move: Move) -> Iterable[tuple[NodeId, int]]:
+    """GPU units by node."""
+    if len(move.members) == 1:
+        member = move.members[0]
+        return ((member.node, member.bundle.gpu_units),)
+    units: dict[NodeId, int] = {}
+    for member in move.members:
+        units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
+    return units.items()
 
 
 def _board(draft: Draft, shape: Shape, model: str, pieces: tuple[int, ...], victims: list[list[Move]]) -> Board:
@@ -180,7 +256,7 @@ def _board(draft: Draft, shape: Shape, model: str, pieces: tuple[int, ...], vict
     return board
 
 
-def _ways(board: Board, moves: list[Move]) -> list[Way]:
+def _ways(board: Board, moves: list[Move]) -> tuple[Way, ...]:
     """All ways of one victim, the cheapest first."""
     shrinks = [move for move in moves if not move.stops][:MOST_SEATS]
     choices: Iterator[tuple[Move, ...]] = (
@@ -188,7 +264,7 @@ def _ways(board: Board, moves: list[Move]) -> list[Way]:
     )
     stops = ((move,) for move in moves if move.stops)
     found = [_way(board, chosen) for chosen in (*choices, *stops)]
-    return sorted(found, key=lambda way: (way.price, len(way.moves), way.frees))
+    return tuple(sorted(found, key=lambda way: (way.price, len(way.moves), way.frees)))
 
 
 def _way(board: Board, moves: tuple[Move, ...]) -> Way:

@@ -210,7 +210,8 @@ class Draft:
     `kept`, `kept_seats`: what is charged for gangs for whom seats of their last attempt are held, and these seats;
     `unrepaired`: those that are to be among these gangs.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
-    `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these.
+    `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these;
+    `moved_on`: who of them has been stopped since.
     `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
@@ -249,6 +250,7 @@ class Draft:
     touched: list[NodeId] = field(default_factory=list)
     views: dict[str, View] = field(default_factory=dict)
     moves: tuple[Move, ...] | None = None
+    moved_on: set[WorkloadId] = field(default_factory=set)
     moves_of: dict[WorkloadId, tuple[Move, ...]] = field(default_factory=dict)
     lowest_priority: int | None = None
     over: dict[str, tuple[int, list[QueueSpec]]] = field(default_factory=dict)
@@ -487,6 +489,7 @@ class Draft:
     def _forget_moves(self, id: WorkloadId) -> None:
         """What a stopped attempt could have given is gone; after a shrink its moves are made anew."""
         self.moves_of.pop(id, None)
-        if self.moves is not None:
-            stopped = id in self.stops
-            self.moves = tuple(move for move in self.moves if move.victim.id != id) if stopped else None
+        if id in self.stops:
+            self.moved_on.add(id)
+        else:
+            self.moves = None

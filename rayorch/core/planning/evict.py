@@ -15,18 +15,20 @@ least work is lost, and where that is equal the model that it prefers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Reserve, Stop
-from rayorch.core.planning.bargain import cheaper
+from rayorch.core.planning.bargain import cheapest, survey
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Books, Draft, Move, Removal
 from rayorch.core.planning.seats import Search, fill_shape, find
 from rayorch.core.planning.victims import allowed
 from rayorch.core.policy import SortKey
-from rayorch.core.topology import Domain
+from rayorch.core.room import Room
+from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import (
     UNIT,
     Member,
@@ -40,6 +42,9 @@ from rayorch.core.types import (
 
 WIDER = 4
 """How many times more candidates are looked at when the cheapest ones make no room."""
+
+MANY = 300
+"""Of more moves than that only those that numbers single out are tried."""
 
 SINGLE_VICTIMS = 16
 """How many single victims are tried in place of a set of several."""
@@ -92,6 +97,14 @@ def _could_suffice(trial: Trial, moves: Sequence[Move]) -> bool:
     return missing <= 0
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Some of the nodes, for what-ifs that look at no others."""
+
+    topology: Topology
+    room: Room
+
+
 @dataclass(slots=True)
 class Trial:
     """What-ifs for one claim, of the given shape: its own, with one accelerator model where it names several."""
@@ -100,6 +113,7 @@ class Trial:
     claim: Claim
     shape: Shape
     within_share: bool
+    ground: Ground | None = None
 
     @property
     def model(self) -> str:
@@ -118,7 +132,7 @@ class Trial:
     def freed_gpu_units(self, move: Move) -> int:
         """What a move frees of GPUs of the right model."""
         if not self.model:
-            return move.frees.gpu_units
+            return sum(m.bundle.gpu_units for m in move.members)
         return sum(m.bundle.gpu_units for m in move.members if self._models.get(m.node) == self.model)
 
     @property
@@ -133,7 +147,8 @@ class Trial:
         if self.draft.budget <= 0:
             return None
         self.draft.budget -= 1
-        books = self.draft.soon.copy()
+        soon = self.draft.soon
+        books = Books((self.ground.room if self.ground is not None else soon.room).copy(), soon.quota.copy())
         for victim, members, ends in freed_by(moves):
             books.give(victim, members, ends)
         quota = books.quota
@@ -150,6 +165,8 @@ class Trial:
         """Seats are scored by the work that is lost there, then as always."""
         costs = _costs_by_node(moves)
         plain = self.draft.search(books.room)
+        if self.ground is not None:
+            plain = replace(plain, topology=self.ground.topology)
 
         def loss(node: NodeId, left: int) -> float:
             prices = costs.get(node)
@@ -207,14 +224,30 @@ def _costs_by_node(moves: Sequence[Move]) -> dict[NodeId, list[tuple[float, int]
 
 
 def _search(trial: Trial, moves: list[Move]) -> Found | None:
-    """Surplus seats alone if they suffice, else whole attempts too; and whatever is cheaper, as far as can be told."""
+    """The cheapest moves that can be told. Where there are many, numbers say where to look."""
+    if len(moves) > MANY and (found := _bargained(trial, moves, math.inf)) is not None:
+        return found
     shrinks, stops = [move for move in moves if not move.stops], [move for move in moves if move.stops]
     found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
     if found is None:
         return None
-    better = cheaper(trial.draft, trial.shape, trial.model, moves, found.price, trial.seats)
-    found = Found(*better) if better is not None else found
-    return _single(trial, stops, found)
+    return _single(trial, stops, _bargained(trial, moves, found.price) or found)
+
+
+def _bargained(trial: Trial, moves: list[Move], bound: float) -> Found | None:
+    """Moves that count for less than `bound`, found by numbers and tried on the nodes that matter."""
+    there = survey(trial.draft, trial.shape, trial.model, moves, bound)
+    if there is None:
+        return None
+    facts = trial.draft.facts
+    ground = Ground(Topology.of(facts.nodes[id] for id in there.nodes), trial.draft.soon.room.part(there.nodes))
+    small = replace(trial, ground=ground)
+    found = cheapest(there, bound, small.seats)
+    if found is None:
+        return None
+    kept = _without(small, sorted(found[0], key=lambda m: m.key, reverse=True), 1, None)
+    nodes = small.seats(kept)
+    return Found(tuple(kept), nodes) if nodes is not None else Found(*found)
 
 
 def _cheapest(trial: Trial, first: list[Move], moves: list[Move]) -> Found | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import Allocation, Member, Resources, State, Workload, WorkloadId
+from rayorch.core.types import Allocation, Member, Resources, State, Workload, WorkloadId, charge_of
 
 OWED_S = 60.0
 """How long after its victim has been requeued a beneficiary still goes before all others."""
@@ -49,14 +49,19 @@ class Move:
     members: tuple[Member, ...]
     stops: bool
     cost_gpu_s: float
-    frees: Resources
     price: float
+
+    @property
+    def frees(self) -> Resources:
+        """What its queue no longer holds then."""
+        return charge_of(self.members)
 
     @property
     def key(self) -> SortKey:
         """Cheapest first, then lower priority, then who started last, then the id."""
-        number = max((m.surplus for m in self.members), default=0)
-        return (self.price, self.victim.spec.priority, -(self.victim.started_s or 0.0), self.victim.id, -number)
+        number = 0 if self.stops else max((m.surplus for m in self.members), default=0)
+        spec = self.victim.spec
+        return (self.price, spec.priority, -(self.victim.started_s or 0.0), spec.id, -number)
 
 
 def owed(snapshot: Snapshot, leaving: list[Leaving]) -> frozenset[WorkloadId]:

@@ -38,8 +38,8 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
 
 
 def _may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
-    id = move.victim.id
-    if id in (claim.id, claim.workload.yielded_to) or id in draft.added:
+    id = move.victim.spec.id
+    if id in (claim.workload.spec.id, claim.workload.yielded_to) or id in draft.added:
         return False
     return reclaims or not fenced_off(draft, claim.queue, move.victim.spec.queue)
 
@@ -53,6 +53,9 @@ def _rank(move: Move) -> tuple[object, ...]:
 
 def _all_moves(draft: Draft) -> tuple[Move, ...]:
     """Whatever could be evicted, cheapest first, surplus seats before whole attempts; kept until something is."""
+    if draft.moves is not None and draft.moved_on:
+        draft.moves = tuple(move for move in draft.moves if move.victim.spec.id not in draft.moved_on)
+        draft.moved_on.clear()
     if draft.moves is None:
         moves = [move for queue in draft.facts.live_in for move in _moves_in(draft, queue)]
         draft.moves = tuple(sorted(moves, key=_rank))
@@ -66,24 +69,26 @@ def _moves_in(draft: Draft, queue: QueueId) -> Iterable[Move]:
 
 def _moves_of(draft: Draft, workload: Workload) -> tuple[Move, ...]:
     """What one attempt could give: surplus seats, or all that it holds."""
-    known = draft.moves_of.get(workload.id)
+    id = workload.spec.id
+    known = draft.moves_of.get(id)
     if known is None:
-        known = draft.moves_of[workload.id] = _made(draft, workload)
+        known = draft.moves_of[id] = _made(draft, workload)
     return known
 
 
 def _made(draft: Draft, workload: Workload) -> tuple[Move, ...]:
-    kept = draft.staying(workload.id)
-    if not kept or workload.id in draft.protected:
+    id = workload.spec.id
+    kept = draft.staying(id)
+    if not kept or id in draft.protected:
         return ()
-    cost = draft.facts.profile.victims(workload, draft.facts.held[workload.id], draft.facts.now_s)
+    cost = draft.facts.profile.victims(workload, draft.facts.held[id], draft.facts.now_s)
     weight = _weight(draft, workload)
     moves: list[Move] = []
-    if workload.id not in draft.settling:
-        moves.append(Move(workload, kept, True, cost, charge_of(kept), cost * weight))
+    if id not in draft.settling:
+        moves.append(Move(workload, kept, True, cost, cost * weight))
     for together in by_number(removable(workload.spec, kept)):
         part = cost * len(together) / len(kept)
-        moves.append(Move(workload, together, False, part, charge_of(together), part * weight))
+        moves.append(Move(workload, together, False, part, part * weight))
     return tuple(moves)
 
 

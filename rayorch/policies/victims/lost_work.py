@@ -6,6 +6,7 @@ checkpoints loses all since its start; an application that serves loses nothing 
 
 from __future__ import annotations
 
+from rayorch.core.sharing import counted
 from rayorch.core.types import UNIT, Allocation, Kind, Workload
 
 RESTART_S = 30.0
@@ -14,7 +15,7 @@ RESTART_S = 30.0
 
 def cost(workload: Workload, allocation: Allocation, now_s: float) -> float:
     """GPU-seconds lost by stopping it now. Work without GPUs costs the seconds alone."""
-    gpus = allocation.charge.gpu_units / UNIT or 1.0
+    gpus = sum(counted(member.bundle).gpu_units for member in allocation.members) / UNIT or 1.0
     return (_unsaved_s(workload, now_s) + RESTART_S) * gpus
 
 
