@@ -86,6 +86,11 @@ def device_need(bundle: Resources) -> DeviceNeed:
     return DeviceNeed(units, slices=tuple(slices), rest=tuple(rest))
 
 
+def may_be_part(name: str) -> bool:
+    """Whether a name looks like one of a part of a GPU (gpu-…, mig-…): the cheap look before the exact one."""
+    return name[3:4] == "-"
+
+
 def uses_devices(bundle: Resources) -> bool:
     """Whether the bundle has any part of a GPU."""
     return bundle.gpu_units > 0 or not device_need(bundle).plain

@@ -8,10 +8,11 @@ exactly; elsewhere in units of 1/10000.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
+from operator import floordiv
 
 from rayorch.core.links import best_linked
-from rayorch.core.sharing import MIB, DeviceNeed, device_need, with_gpus
+from rayorch.core.sharing import MIB, DeviceNeed, device_need, may_be_part, with_gpus
 from rayorch.core.types import GPU, UNIT, NodeSpec, Resources
 
 CLIENTS = 48
@@ -19,7 +20,6 @@ CLIENTS = 48
 where the node does not say into how many replicas its devices are cut."""
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceLayout:
     """What never changes of a node's devices, by position.
 
@@ -28,14 +28,17 @@ class DeviceLayout:
     which GPU. `links`: the positions that each reaches by NVLink; None where it makes no difference which are taken.
     """
 
-    indices: tuple[int, ...]
-    sick: frozenset[int]
-    sizes: tuple[int, ...]
-    sized: bool
-    profiles: tuple[str, ...]
-    gpus: tuple[str, ...] = ()
-    links: tuple[frozenset[int], ...] | None = None
-    exact: bool = False
+    __slots__ = ("exact", "gpus", "indices", "links", "profiles", "sick", "sized", "sizes")
+
+    def __init__(self, indices: tuple[int, ...], exact: bool = False) -> None:
+        self.indices = indices
+        self.exact = exact
+        self.sick: frozenset[int] = frozenset()
+        self.sizes: tuple[int, ...] = (1,) * len(indices)
+        self.sized = False
+        self.profiles: tuple[str, ...] = ("",) * len(indices)
+        self.gpus: tuple[str, ...] = ()
+        self.links: tuple[frozenset[int], ...] | None = None
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -45,30 +48,28 @@ class DeviceLayout:
     @staticmethod
     def of(node: NodeSpec) -> DeviceLayout:
         """The layout of a node. Devices that the inventory doesn't list are counted from the node's GPUs."""
-        devices = sorted(node.devices, key=lambda device: device.index)
+        devices = node.devices
         if not devices:
-            count = -(-node.total.gpu_units // UNIT)
-            return DeviceLayout(tuple(range(count)), frozenset(), (1,) * count, False, ("",) * count)
-        sizes = tuple(device.memory_bytes // MIB or 1 for device in devices)
-        profiles: tuple[str, ...] = ("",) * len(devices)
-        if node.mig_mixed:
-            # Of what was not read yet nobody knows whether it is an instance.
-            profiles = tuple("" if d.is_whole else d.mig_profile or "?" for d in devices)
-        links = None
+            return DeviceLayout(tuple(range(-(-node.total.gpu_units // UNIT))))
+        indices = tuple([device.index for device in devices])
+        if any(a > b for a, b in pairwise(indices)):
+            devices = tuple(sorted(devices, key=lambda device: device.index))
+            indices = tuple([device.index for device in devices])
+        layout = DeviceLayout(indices, node.exact)
+        sizes = [device.memory_bytes for device in devices]
+        if any(sizes):
+            layout.sizes, layout.sized = tuple([size // MIB or 1 for size in sizes]), True
+        sick = [device.index for device in devices if device.sick]
+        if sick:
+            layout.sick = frozenset(sick)
+        if node.mig_mixed:  # of what was not read yet nobody knows whether it is an instance
+            layout.profiles = tuple("" if d.is_whole else d.mig_profile or "?" for d in devices)
+            layout.gpus = tuple(device.pci for device in devices) if any(layout.profiles) else ()
         if node.exact and any(device.nvlink for device in devices):
-            place = {device.index: position for position, device in enumerate(devices)}
+            place = {index: position for position, index in enumerate(indices)}
             reached = tuple(frozenset(place[i] for i in d.nvlink if i in place) for d in devices)
-            links = None if all(len(r) == len(devices) - 1 for r in reached) else reached
-        return DeviceLayout(
-            indices=tuple(device.index for device in devices),
-            sick=frozenset(device.index for device in devices if device.sick),
-            sizes=sizes,
-            sized=any(size != 1 for size in sizes),
-            profiles=profiles,
-            gpus=tuple(device.pci for device in devices) if any(profiles) else (),
-            links=links,
-            exact=node.exact,
-        )
+            layout.links = None if all(len(r) == len(devices) - 1 for r in reached) else reached
+        return layout
 
 
 ENDLESS = 1_000_000
@@ -93,7 +94,7 @@ class Slot:
         self.layout = layout
         devices = left
         if layout.sized:
-            devices = tuple(n // size for n, size in zip(left, layout.sizes, strict=True))
+            devices = tuple(map(floordiv, left, layout.sizes))
         if layout.gpus:
             devices = tuple(0 if profile else n for n, profile in zip(devices, layout.profiles, strict=True))
         self.devices = devices
@@ -145,10 +146,21 @@ class Slot:
 
     def fits(self, bundle: Resources) -> bool:
         """Whether every amount is there, and the GPUs in devices."""
-        need = device_need(bundle)
-        for name, n in need.rest:
-            if self.amounts.get(name, 0) < n:
+        units, amounts = 0, self.amounts
+        for name, n in bundle.items:
+            if name == GPU:
+                units = n
+            elif name[3:4] == "-":  # gpu-…, mig-…
+                return self._fits_in_parts(bundle)
+            elif amounts.get(name, 0) < n:
                 return False
+        return not units or _devices_fit(self.devices, units)
+
+    def _fits_in_parts(self, bundle: Resources) -> bool:
+        """The same of a bundle that may ask for parts of GPUs."""
+        need = device_need(bundle)
+        if any(self.amounts.get(name, 0) < n for name, n in need.rest):
+            return False
         if need.plain:
             return not need.units or _devices_fit(self.devices, need.units)
         if need.shares and len(self._able(need)) < need.shares:
@@ -215,6 +227,8 @@ class Slot:
 
     def choose(self, bundle: Resources) -> tuple[int, ...]:
         """The device indices that the bundle gets, a fraction's last; where they don't suffice, the freest ones."""
+        if not any(may_be_part(name) for name, _ in bundle.items):
+            return self._named(self._choose_plain(bundle.gpu_units))
         need = device_need(bundle)
         if need.plain:
             return self._named(self._choose_plain(need.units))
@@ -287,27 +301,47 @@ class Slot:
 
     def minus(self, bundle: Resources, devices: Sequence[int]) -> Slot:
         """The slot with the bundle charged to these devices (a negative bundle gives back)."""
-        need = device_need(bundle)
-        amounts = self.amounts
-        if need.rest:
-            amounts = dict(amounts)
-            for name, n in need.rest:
+        units = 0
+        amounts = dict(self.amounts)
+        for name, n in bundle.items:
+            if name == GPU:
+                units = n
+            elif name[3:4] == "-":  # gpu-…, mig-…
+                return self._minus_parts(bundle, devices)
+            else:
                 amounts[name] = amounts.get(name, 0) - n
         if not devices:
             return Slot(amounts, self.left, self.layout)
-        sign = -1 if any(n < 0 for _, n in bundle.items) else 1
+        sign, rest = (-1, -units) if units < 0 else (1, units)
+        indices, sizes = self.layout.indices, self.layout.sizes
         left = list(self.left)
-        rest = need.units
+        for index in devices:
+            part = min(rest, UNIT)
+            rest -= part
+            if index in indices and index not in self.layout.sick:
+                position = indices.index(index)
+                left[position] -= sign * part * sizes[position]
+        return Slot(amounts, tuple(left), self.layout)
+
+    def _minus_parts(self, bundle: Resources, devices: Sequence[int]) -> Slot:
+        """The same of a bundle that may have parts of GPUs."""
+        need, sizes = device_need(bundle), self.layout.sizes
+        amounts = dict(self.amounts)
+        for name, n in need.rest:
+            amounts[name] = amounts.get(name, 0) - n
+        sign = -1 if any(n < 0 for _, n in bundle.items) else 1
+        left, rest = list(self.left), need.units
         for number, index in enumerate(devices):
             part, rest = min(rest, UNIT), max(0, rest - UNIT)
-            if index in self.indices and index not in self.sick:
-                position = self.indices.index(index)
-                if need.plain:
-                    left[position] -= sign * part * self.layout.sizes[position]
-                elif number < need.shares:
-                    left[position] -= sign * self._share(need, position)
-                else:
-                    left[position] -= sign * UNIT * self.layout.sizes[position]
+            if index not in self.indices or index in self.sick:
+                continue
+            position = self.indices.index(index)
+            if need.plain:
+                left[position] -= sign * part * sizes[position]
+            elif number < need.shares:
+                left[position] -= sign * self._share(need, position)
+            else:
+                left[position] -= sign * UNIT * sizes[position]
         return Slot(amounts, tuple(left), self.layout)
 
     def _share(self, need: DeviceNeed, position: int) -> int:

@@ -33,9 +33,9 @@ from rayorch.core.types import (
 
 def keep_promises(draft: Draft) -> None:
     """Whoever leaves its seats for better ones keeps those: they are charged before anybody is looked at."""
-    for workload in draft.facts.snapshot.workloads:
-        order = workload.stop
-        if workload.state is State.STOPPING and order is not None and order.beneficiary == workload.id:
+    for gone in draft.facts.leaving:
+        workload = draft.facts.workloads.get(gone.workload) if gone.beneficiary == gone.workload else None
+        if workload is not None and workload.state is State.STOPPING:
             claim = _claim(draft, workload, workload.spec.accelerators)
             nodes = find(claim.shape, draft.search(draft.soon.room))
             if nodes is not None:
