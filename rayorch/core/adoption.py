@@ -5,6 +5,7 @@ Called only after the queue owner has answered from its journal: an unknown grou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -134,6 +135,9 @@ def _with_room(
             members.append(member)
         elif room.fits(member.node, member.bundle):
             members.append(seat_in(member, nodes, room))
+    counts = Counter(m.surplus for m in members)
+    torn = {n for n, count in counts.items() if n not in allocation.gang and count != _count(allocation, n)}
+    members = [m for m in members if m.surplus not in torn]  # what grew together stays together
     serve = workload.spec.kind is Kind.SERVE and workload.ready_s is not None
     lost = {m.surplus for m in allocation.members} - {m.surplus for m in members}
     split = any(len([m for m in members if m.surplus == n]) != _count(allocation, n) for n in allocation.gang)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from rayorch.core.decisions import Start
+from rayorch.core.decisions import Start, WaitReason
 from rayorch.core.planner import plan
 from rayorch.core.types import GroupSpec, NodeId, NodeSpec, Resources, Role, Segment, TopologyRequest, Workload
 from rayorch.policies.default import DEFAULT
@@ -185,3 +185,34 @@ def test_nothing_goes_to_a_node_whose_value_of_a_required_level_is_not_known() -
     role = Role("w", gpus(1), 4, 4, segments=(Segment(2, "rack"),))
     assert seats_of(nodes, grouped("g", role)) == {}
     assert started(plan(snapshot(nodes, [pending("g", 6)]), DEFAULT))["g"]
+
+
+# ---------------------------------------------------------------- why it waits
+
+
+def why(nodes: list[NodeSpec], *work: Any) -> list[tuple[str, float, float, str]]:
+    waits = plan(snapshot(nodes, list(work)), DEFAULT).waits["g"]  # type: ignore[index]
+    return [(w.detail, w.need, w.have, w.unit) for w in waits if w.reason is WaitReason.TOPOLOGY]
+
+
+def test_the_segments_that_find_no_domain_are_counted() -> None:
+    role = Role("w", gpus(1), 12, 12, segments=(Segment(4, "rack"),))
+    assert why(four_racks((6, 6, 2, 2)), grouped("g", role)) == [
+        ("3 segments of w are needed, 2 fit: 4 members of each in one rack", 3, 2, "segments")
+    ]
+
+
+def test_the_group_that_finds_no_domain_is_named() -> None:
+    groups = (GroupSpec("a", topology=RACK), GroupSpec("b", topology=RACK))
+    roles = (Role("x", gpus(2), 2, 2, "a"), Role("y", gpus(1), 6, 6, "b"))
+    assert why(four_racks((4, 4, 4, 4)), grouped("g", *roles, groups=groups)) == [
+        ("group b would not fit within one rack: the freest of 4 has 4 GPU free", 6, 4, "GPU")
+    ]
+
+
+def test_groups_that_would_fit_one_by_one_are_said_not_to_fit_together() -> None:
+    groups = (GroupSpec("a", topology=RACK), GroupSpec("b", topology=RACK))
+    roles = (Role("x", gpus(1), 4, 4, "a"), Role("y", gpus(1), 4, 4, "b"))
+    assert why(four_racks((4, 2, 2, 2)), grouped("g", *roles, groups=groups)) == [
+        ("each of its groups and segments would fit, all of them together do not", 2, 0, "groups")
+    ]

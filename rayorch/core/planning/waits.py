@@ -17,6 +17,7 @@ from rayorch.core.planning.charges import short_of
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.device_waits import device_waits
 from rayorch.core.planning.draft import Draft, Leaving
+from rayorch.core.planning.group_waits import lacks
 from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
 from rayorch.core.planning.set_aside import opened
 from rayorch.core.quota import LimitKind, Shortage
@@ -223,6 +224,9 @@ def _lacks(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
         count = sum(count for _, count in shape.bundles)
         detail = "each of its pieces would fit, all of them together do not"
         found.append(_wait(WaitReason.FRAGMENTED, detail, count, 0, "seats", ()))
+    if shape.layout is not None and not found:
+        short = lacks(shape.layout, search)
+        return [_wait(WaitReason.TOPOLOGY, each.detail, each.need, each.have, each.unit, ()) for each in short]
     level = shape.topology.required
     if level is not None and not found:
         found.append(_topology_wait(shape, search, level))
