@@ -7,16 +7,17 @@ docs/planner.md.
 from __future__ import annotations
 
 from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait, WaitReason
+from rayorch.core.ordering import SortKey, basis_of
 from rayorch.core.planning.adapt import adapt
-from rayorch.core.planning.admit import admit, is_special, key_of, may_ask
+from rayorch.core.planning.admit import admit, key_of
 from rayorch.core.planning.backfill import backfill
 from rayorch.core.planning.charges import fits_quota
-from rayorch.core.planning.claims import Claim
+from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
-from rayorch.core.planning.lines import Docket
+from rayorch.core.planning.memory import Memory
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
@@ -38,21 +39,31 @@ from rayorch.core.planning.waits import (
 from rayorch.core.planning.walk import Walk
 from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import State, StopCause, WorkloadId
+from rayorch.core.types import StopCause, Workload, WorkloadId
 
 
-def plan(snapshot: Snapshot, profile: Profile) -> Plan:
-    """All decisions of one turn of the loop, and for every workload that does not start, why."""
-    draft = seated(snapshot, profile)  # 1 to 7
-    return_seats(draft)
-    capacity = scale(draft)  # 8: whole gangs to make room for
-    take_back_seats(draft)
-    return _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
+def plan(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Plan:
+    """All decisions of one turn of the loop, and for every workload that does not start, why.
+
+    `memory`: of the planner's last turn, so that this one costs what has changed since; the plan is the same without.
+    """
+    try:
+        draft = seated(snapshot, profile, memory)  # 1 to 7
+        return_seats(draft)
+        capacity = scale(draft)  # 8: whole gangs to make room for
+        take_back_seats(draft)
+        made = _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
+    except BaseException:
+        if memory is not None:
+            memory.forget()
+        raise
+    draft.release()
+    return made
 
 
-def seated(snapshot: Snapshot, profile: Profile) -> Draft:
+def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
     """Stages 1 to 7: who gets which of the seats that there are."""
-    draft = Draft.of(snapshot, profile)
+    draft = Draft.of(snapshot, profile, memory)
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
     keep_promises(draft)
@@ -82,11 +93,13 @@ def seated(snapshot: Snapshot, profile: Profile) -> Draft:
 
 
 def _admitted(draft: Draft) -> Walk:
-    snapshot, view = draft.facts.snapshot, draft.view
-    docket = Docket(is_special, draft.now.quota.limits_users)
-    waiting = [workload for workload in snapshot.workloads if workload.state is State.PENDING]
-    docket.put(waiting, lambda workload, gang: key_of(draft, workload, view, gang.first))
-    return admit(draft, docket, [workload for workload in snapshot.workloads if may_ask(workload)], view)
+    view, order = draft.view, draft.facts.profile.order
+    history = draft.facts.snapshot.history
+
+    def key(workload: Workload, gang: Gang) -> SortKey:
+        return key_of(draft, workload, view, gang.first)
+
+    return admit(draft, draft.memory.line_up(key, basis_of(order), history), view)
 
 
 def _serve_anyhow(draft: Draft, walk: Walk, claim: Claim) -> None:

@@ -37,7 +37,7 @@ class Room:
         room = Room(
             known,
             {node.id: Slot.empty(node) for node in known.values() if node.health is not NodeHealth.LOST},
-            frozenset(node.id for node in known.values() if _takes_new(node, now_s)),
+            frozenset(node.id for node in known.values() if takes_new(node, now_s)),
         )
         members = [m for allocation in allocations for m in allocation.members]
         for member in sorted(members, key=lambda m: not m.devices):  # known devices first: the rest go around them
@@ -46,6 +46,42 @@ class Room:
             if node.foreign:
                 room._charge_foreign(node)
         return room
+
+    def settle(self, id: NodeId, node: NodeSpec | None, members: Iterable[Member], now_s: float) -> None:
+        """A node is another one than before (None: gone), with these members on it: its books are made anew."""
+        slots = self._slots
+        before = self.gpu_units(id)
+        nodes = dict(self._nodes) if not isinstance(self._nodes, dict) else self._nodes
+        self._nodes = nodes
+        slots.pop(id, None)
+        nodes.pop(id, None)
+        if node is not None:
+            nodes[id] = node
+            if node.health is not NodeHealth.LOST:
+                alone = Room({id: node}, {id: Slot.empty(node)}, frozenset())
+                for member in sorted(members, key=lambda m: not m.devices):
+                    alone._charge(id, member.bundle, member.devices)
+                if node.foreign:
+                    alone._charge_foreign(node)
+                slots[id] = alone._slots[id]
+        usable = node is not None and takes_new(node, now_s)
+        if usable != (id in self._usable):
+            self._usable = self._usable | {id} if usable else self._usable - {id}
+        self._free_gpu_units += self.gpu_units(id) - before
+
+    def judge(self, id: NodeId, now_s: float) -> bool:
+        """Whether the node takes new members may have changed with the time; answers whether it has."""
+        usable = takes_new(self._nodes[id], now_s)
+        if usable == (id in self._usable):
+            return False
+        before = self.gpu_units(id)
+        self._usable = self._usable | {id} if usable else self._usable - {id}
+        self._free_gpu_units += self.gpu_units(id) - before
+        return True
+
+    def book(self, member: Member) -> None:
+        """Charge a member that holds its seat already."""
+        self._charge(member.node, member.bundle, member.devices)
 
     def copy(self) -> Room:
         """A Room of its own with the same amounts."""
@@ -167,5 +203,6 @@ def bound(nodes: Iterable[NodeSpec], allocations: Iterable[Allocation], now_s: f
     return tuple(replace(a, members=tuple(bind(m) for m in a.members)) for a in known)
 
 
-def _takes_new(node: NodeSpec, now_s: float) -> bool:
+def takes_new(node: NodeSpec, now_s: float) -> bool:
+    """Whether anything new may go to the node."""
     return node.health is NodeHealth.OK and node.blocked_until_s <= now_s and not node.foreign_unnamed

@@ -57,6 +57,11 @@ class World:
         seen = self.see()
         made = plan(seen, DEFAULT)
         check(seen, made)
+        self.carry_out(made)
+        return made
+
+    def carry_out(self, made: Plan) -> None:
+        """What was decided has happened, and a turn has passed."""
         for decision in made.decisions:
             match decision:
                 case Start():
@@ -66,7 +71,6 @@ class World:
                 case Resize():
                     self._resize(decision)
         self._pass()
-        return made
 
     def submit(self) -> None:
         """What is still to come arrives."""

@@ -31,7 +31,7 @@ def adapt(draft: Draft) -> None:
         return
     started = [draft.facts.workloads[id] for id in draft.starts]
     fresh = [w for w in started if w.spec.kind is not Kind.SERVE and w.spec.elastic_role is not None]
-    running = [w for w in draft.facts.snapshot.workloads if _may_grow(draft, w)]
+    running = [w for id in draft.facts.growing if _may_grow(draft, w := draft.facts.workloads[id])]
     if not fresh and not running:
         return
     taken = coveted(draft)

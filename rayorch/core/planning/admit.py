@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.joint import JointKey, joint_key
@@ -17,7 +17,7 @@ from rayorch.core.planning.together import joint_wait, running_members, together
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.walk import Request, Walk
 from rayorch.core.policy import OrderView, SortKey
-from rayorch.core.types import Kind, Member, Role, State, Workload, WorkloadId
+from rayorch.core.types import Kind, Member, Role, Workload, WorkloadId
 
 SYNCING = Wait(
     WaitReason.SYNCING,
@@ -26,10 +26,10 @@ SYNCING = Wait(
 )
 
 
-def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: OrderView) -> Walk:
+def admit(draft: Draft, docket: Docket, view: OrderView) -> Walk:
     """All starts that are asked for, seats that running work lacks; surplus replicas are given back.
 
-    `docket`: all pending workloads. `running`: those live ones that may ask for something (`may_ask`).
+    `docket`: all pending workloads.
     """
     facts = draft.facts
     walk = Walk(draft, docket, view)
@@ -52,7 +52,7 @@ def admit(draft: Draft, docket: Docket, running: Iterable[Workload], view: Order
                 walk.alone(request, first)
     if joint:
         _join(draft, walk, joint)
-    for workload in running:
+    for workload in (facts.workloads[id] for id in facts.asking):
         for claim in _asked(draft, workload):
             walk.alone(Request(claim), key_of(draft, workload, view, claim.place[1], workload.id in facts.owed))
     if not facts.snapshot.synced:
@@ -85,34 +85,8 @@ def key_of(draft: Draft, workload: Workload, view: OrderView, surplus: int, owed
     return (int(not owed), *own, workload.sequence, index, spec.id, surplus)
 
 
-def is_special(workload: Workload) -> bool:
-    """Whether `_gate` may find something for a pending workload by what it is itself, or it has rights of its own."""
-    spec = workload.spec
-    capped = spec.entry is not None and spec.entry.max_running is not None
-    return (
-        capped
-        or bool(spec.reservation)
-        or workload.node_losses > 0
-        or spec.preemption_delay_s > 0
-        or workload.not_before_s > 0
-        or spec.begin_s is not None
-        or bool(workload.unmet)
-        or bool(workload.former)
-        or spec.joint is not None
-    )
-
-
-def may_ask(workload: Workload) -> bool:
-    """Whether a live workload may ask for more seats."""
-    return workload.state is State.RUNNING and (workload.spec.kind is Kind.SERVE or _is_short(workload))
-
-
 def _asked(draft: Draft, workload: Workload) -> Iterator[Claim]:
     return iter(_serve(draft, workload) if workload.spec.kind is Kind.SERVE else _lacking(draft, workload))
-
-
-def _is_short(workload: Workload) -> bool:
-    return any(workload.members(role.name) < role.min_count for role in workload.spec.roles)
 
 
 def _lacking(draft: Draft, workload: Workload) -> list[Claim]:

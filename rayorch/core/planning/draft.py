@@ -12,35 +12,32 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rayorch.core.budgets import BudgetUse
-from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
-from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Shape, staying
+from rayorch.core.planning.facts import LIVE as LIVE
+from rayorch.core.planning.facts import Facts as Facts
 from rayorch.core.planning.index import NodeScore, View
+from rayorch.core.planning.memory import Memory
 from rayorch.core.planning.prices import Prices
 from rayorch.core.planning.seats import Search
 from rayorch.core.planning.takings import Leaving as Leaving
 from rayorch.core.planning.takings import Move as Move
 from rayorch.core.planning.takings import Removal as Removal
-from rayorch.core.planning.takings import leaving_of, owed
 from rayorch.core.planning.together import parts_of
 from rayorch.core.planning.waiting import Verdict, WaitBook
 from rayorch.core.policy import OrderView, Profile, SortKey
-from rayorch.core.quota import Quota, QuotaTree
+from rayorch.core.quota import Quota
 from rayorch.core.reservations import ReservationView
-from rayorch.core.room import Room, bound
+from rayorch.core.room import Room
 from rayorch.core.sharing import device_need
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.topology import Domain, Topology
+from rayorch.core.topology import Domain
 from rayorch.core.types import (
-    Allocation,
     Channel,
     Member,
     NodeId,
-    NodeSpec,
     QueueId,
     QueueSpec,
     Resources,
@@ -55,122 +52,8 @@ if TYPE_CHECKING:
     from rayorch.core.planning.timeline import Timeline
     from rayorch.core.planning.walk import Walk
 
-LIVE = (State.RUNNING, State.STOPPING)
-
 ClaimKind = tuple[Shape, QueueId, Resources, str]
 """Claims of one kind fail together: (shape, queue, charge, the owner where owners have limits)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The snapshot with its indexes.
-
-    `held`: the allocation of each live attempt. `leaving`: see Leaving. `holdings`: live attempts and what each holds.
-    `owed`: for whom room is being freed, or was a moment ago; `repairs`: those of them
-    that lost a part of their seats. `standings`: the node groups, where we run them.
-    `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
-    `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
-    `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
-    seats, by queue. `budgets`: what is spent, by queue.
-    """
-
-    snapshot: Snapshot
-    profile: Profile
-    nodes: Mapping[NodeId, NodeSpec]
-    workloads: Mapping[WorkloadId, Workload]
-    held: Mapping[WorkloadId, Allocation]
-    leaving: tuple[Leaving, ...]
-    topology: Topology
-    holdings: tuple[tuple[Workload, Resources], ...]
-    owed: frozenset[WorkloadId]
-    repairs: frozenset[WorkloadId]
-    standings: Mapping[GroupName, Standing]
-    arriving: Mapping[NodeId, GroupName]
-    horizon: Topology
-    orders: Mapping[str, Mapping[WorkloadId, int]]
-    strictness: Mapping[QueueId, bool | None]
-    live_in: Mapping[QueueId, list[Workload]]
-    budgets: Mapping[QueueId, BudgetUse]
-
-    @staticmethod
-    def of(snapshot: Snapshot, profile: Profile) -> Facts:
-        """Index a snapshot."""
-        workloads = {w.id: w for w in snapshot.workloads}
-        allocations = bound(snapshot.nodes, snapshot.allocations, snapshot.now_s)
-        held: dict[WorkloadId, Allocation] = {}
-        leaving: list[Leaving] = []
-        for allocation in allocations:
-            workload = workloads.get(allocation.workload)
-            if workload is None or workload.state not in LIVE or workload.attempt != allocation.attempt:
-                leaving.append(Leaving(allocation.workload, allocation.members, None, None))
-                continue
-            held[workload.id] = allocation
-            gone = leaving_of(workload, allocation)
-            if gone is not None:
-                leaving.append(gone)
-        live_in: dict[QueueId, list[Workload]] = {}
-        for id in sorted(held):
-            live_in.setdefault(workloads[id].spec.queue, []).append(workloads[id])
-        topology = Topology.of(snapshot.nodes)
-        asked = {w.spec.topology.required for w in snapshot.workloads if w.state is State.PENDING}
-        levels = sorted(level for level in asked if level is not None)
-        groups = standings(snapshot.capacity, snapshot.nodes, topology, levels, snapshot.now_s)
-        coming = [node for name in groups for node in groups[name].arriving]
-        broken = repairs(snapshot, profile.repair_hold_s)
-        return Facts(
-            snapshot=snapshot,
-            profile=profile,
-            nodes={node.id: node for node in (*snapshot.nodes, *coming)},
-            workloads=workloads,
-            held=held,
-            leaving=tuple(leaving),
-            topology=topology,
-            owed=owed(snapshot, leaving) | broken,
-            repairs=broken,
-            strictness={spec.id: spec.strict for spec in snapshot.queues},
-            live_in=live_in,
-            budgets={use.queue: use for use in snapshot.budgets},
-            holdings=tuple((workloads[id], held[id].charge) for id in sorted(held)),
-            standings=groups,
-            arriving={node.id: GroupName(node.group) for node in coming},
-            horizon=Topology.of((*snapshot.nodes, *coming)) if coming else topology,
-            orders={
-                name: dict.fromkeys(order.beneficiaries, 0) | dict(order.shares)
-                for name, standing in groups.items()
-                if (order := standing.state.order) is not None and order.beneficiaries
-            },
-        )
-
-    def strict(self, queue: QueueId) -> bool:
-        """Whether the first of the queue that can't start keeps those behind it waiting."""
-        own = self.strictness.get(queue)
-        return self.profile.ordering.strict_fifo if own is None else own
-
-    @property
-    def now_s(self) -> float:
-        """The snapshot's time."""
-        return self.snapshot.now_s
-
-    def ordered_for(self, id: WorkloadId) -> bool:
-        """Whether an open order is for this gang."""
-        return any(id in gangs for gangs in self.orders.values())
-
-    def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        """The profile's score for a node."""
-        return self.profile.score(bundle, self.nodes[node], free)
-
-    def live(self) -> list[tuple[Workload, Allocation]]:
-        """Live attempts that hold seats, by id."""
-        return [(self.workloads[id], self.held[id]) for id in sorted(self.held)]
-
-
-def repairs(snapshot: Snapshot, hold_s: float) -> frozenset[WorkloadId]:
-    """Gangs that wait because they lost a part, for as long as they go before new work."""
-    return frozenset(
-        w.id
-        for w in snapshot.workloads
-        if w.former and w.state is State.PENDING and w.requeued_s is not None and snapshot.now_s - w.requeued_s < hold_s
-    )
 
 
 @dataclass(slots=True)
@@ -197,7 +80,7 @@ class Draft:
 
     `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
     of a queue; `until`: when it should start on them, where that is known; `heads`: the queues that have such a head.
-    `protected`: whom no eviction may touch, and why; `settling`: whose surplus seats alone may go. `fences`: those
+    `protected`: whom no eviction may touch, and why; `fences`: those
     around a queue.
     `moved`: the seats that stopped workloads get elsewhere. `order_view`: see `view`.
     `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
@@ -227,6 +110,7 @@ class Draft:
     first: Books
     budget: int
     prices: Prices
+    memory: Memory
     stops: dict[WorkloadId, Stop] = field(default_factory=dict)
     removals: dict[WorkloadId, Removal] = field(default_factory=dict)
     starts: dict[WorkloadId, Start] = field(default_factory=dict)
@@ -238,8 +122,7 @@ class Draft:
     leaving: list[Leaving] = field(default_factory=list)
     closed: dict[NodeId, WorkloadId] = field(default_factory=dict)
     until: dict[NodeId, float] = field(default_factory=dict)
-    protected: dict[WorkloadId, str] = field(default_factory=dict)
-    settling: dict[WorkloadId, str] = field(default_factory=dict)
+    protected: Mapping[WorkloadId, str] = field(default_factory=dict)
     fences: dict[QueueId, tuple[QueueId, ...]] = field(default_factory=dict)
     unplaced: list[tuple[Shape, WorkloadId, bool]] = field(default_factory=list)
     expected: dict[tuple[WorkloadId, int], tuple[Member, ...]] = field(default_factory=dict)
@@ -277,17 +160,17 @@ class Draft:
     gpu_models: tuple[str, ...] | None = None
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
     model_room: dict[str, int] | None = None
+    released: bool = False
 
     @staticmethod
-    def of(snapshot: Snapshot, profile: Profile) -> Draft:
-        """Nothing decided yet."""
-        facts = Facts.of(snapshot, profile)
-        quota = Quota(QuotaTree(snapshot.queues), snapshot.countables)
-        for workload, amount in facts.holdings:
-            quota.charge(workload.spec.queue, amount, workload.spec.owner, 1)
-        now = Books(Room.of(snapshot.nodes, snapshot.allocations, snapshot.now_s), quota)
+    def of(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
+        """Nothing decided yet. `memory`: what was worked out for the last snapshot, which is brought up to date."""
+        memory = memory if memory is not None else Memory()
+        facts = memory.see(snapshot, profile)
+        now = Books(memory.room.copy(), memory.quota.copy())
         prices = Prices(facts.nodes.values())
-        draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, prices, leaving=list(facts.leaving))
+        draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, prices, memory)
+        draft.leaving, draft.hopeless = list(facts.leaving), memory.hopeless
         for gone in facts.leaving:
             draft.part()
             if gone.workload in facts.held:
@@ -347,9 +230,19 @@ class Draft:
         return self.idle().slot(node).gpu_units - self.soon.room.slot(node).gpu_units
 
     def _view(self, name: str, rooms: Callable[[], tuple[Room, ...]], score: NodeScore) -> View:
-        if name not in self.views:
-            self.views[name] = View(rooms, self.closed, self.facts.topology, score, self.touched)
-        return self.views[name]
+        view = self.views.get(name)
+        if view is None:
+            known = self.memory.views.get(name) if not self.released else None
+            if known is not None:
+                known.begin(rooms, self.closed, score, self.touched)
+            view = known or View(rooms, self.closed, self.facts.topology, score, self.touched)
+            self.views[name] = view
+        return view
+
+    def release(self) -> None:
+        """The plan is made. What is asked of it from now on must not touch what the memory goes on with."""
+        self.memory.end(self.touched, self.facts.leaving, self.views)
+        self.views, self.hopeless, self.released = {}, dict(self.hopeless), True
 
     def staying(self, id: WorkloadId) -> tuple[Member, ...]:
         """What a live attempt keeps after this plan, without what the plan adds; empty when it is stopped."""
@@ -446,7 +339,8 @@ class Draft:
     def idle(self) -> Room:
         """The room if no gang held anything; foreign use and nodes that take nothing new as they are."""
         if self.idle_room is None:
-            self.idle_room = Room.of(self.facts.snapshot.nodes, (), self.facts.now_s)
+            room = self.memory.idle.copy() if not self.released else None
+            self.idle_room = room or Room.of(self.facts.snapshot.nodes, (), self.facts.now_s)
             for aside in self.asides.values():
                 for seat in aside.seats:
                     self.idle_room.take(seat.node, seat.amount)

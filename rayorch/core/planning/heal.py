@@ -6,6 +6,7 @@ it must be empty sooner.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rayorch.core.decisions import Stop
@@ -13,7 +14,6 @@ from rayorch.core.joint import half_started, joint_key
 from rayorch.core.planning.claims import staying
 from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.queue_gates import drained_by
-from rayorch.core.planning.rights import settling
 from rayorch.core.queues import STRENGTH
 from rayorch.core.time_limits import limit_at_s
 from rayorch.core.types import (
@@ -26,6 +26,7 @@ from rayorch.core.types import (
     StopCause,
     StopOrder,
     Workload,
+    WorkloadId,
 )
 
 SERVE_SETUP_S = 600.0
@@ -34,26 +35,55 @@ built, with its environment and imports. Its runner gives it up sooner when that
 
 
 def protect(draft: Draft) -> None:
-    """Name every running workload that no eviction may touch in this turn, with the reason."""
-    profile = draft.facts.profile
-    for workload, _ in draft.facts.live():
+    """No eviction may touch some of what runs in this turn: `Draft.protected` knows of each why, and of whom."""
+    draft.protected = Protected(draft)
+
+
+class Protected(Mapping[WorkloadId, str]):
+    """Why no eviction may touch a running workload, worked out when it is asked. Others may add to it."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._facts = draft.facts
+        self._more: dict[WorkloadId, str] = {}
+
+    def __setitem__(self, id: WorkloadId, reason: str) -> None:
+        self._more[id] = reason
+
+    def __getitem__(self, id: WorkloadId) -> str:
+        reason = self._more.get(id) or self._reason(id)
+        if not reason:
+            raise KeyError(id)
+        return reason
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._more or bool(self._reason(id))
+
+    def __iter__(self) -> Iterator[WorkloadId]:
+        return (id for id in self._facts.live_ids if id in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _reason(self, id: object) -> str:
+        workload = self._facts.workloads.get(id) if id in self._facts.held else None  # type: ignore[call-overload]
+        if workload is None:
+            return ""
         spec = workload.spec
-        if not profile.preemption:
-            draft.protected[workload.id] = "preemption is switched off"
-        elif workload.state is not State.RUNNING:
-            draft.protected[workload.id] = "it is stopping already"
-        elif not spec.preemptible:
-            draft.protected[workload.id] = "it is not preemptible"
-        elif reason := settling(draft, workload):
-            draft.settling[workload.id] = reason
+        if not self._facts.profile.preemption:
+            return "preemption is switched off"
+        if workload.state is not State.RUNNING:
+            return "it is stopping already"
+        return "" if spec.preemptible else "it is not preemptible"
 
 
 def heal(draft: Draft) -> None:
-    """Order the end, or the smaller size, of every attempt that is not whole, not alive or not wanted."""
-    failed: list[Workload] | None = None
-    for workload, allocation in draft.facts.live():
-        if workload.spec.joint is not None and failed is None:
-            failed = [w for w in draft.facts.snapshot.workloads if w.spec.joint is not None and w.last_started_s]
+    """Order the end, or the smaller size, of every attempt that is not whole, not alive or not wanted.
+
+    Only those are looked at whom one of the rules below could concern now (`attention.py`).
+    """
+    facts = draft.facts
+    failed = [w for id in facts.joint if (w := facts.workloads[id]).last_started_s]
+    for workload, allocation in ((facts.workloads[id], facts.held[id]) for id in facts.uneasy):
         ends = [
             end
             for end in (
@@ -64,7 +94,7 @@ def heal(draft: Draft) -> None:
                 _drained(draft, workload, allocation),
                 _over_time(draft, workload),
                 _closed(draft, workload, allocation),
-                _half_started(draft, workload, failed or []),
+                _half_started(draft, workload, failed),
             )
             if end is not None
         ]

@@ -27,11 +27,14 @@ NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
 
 Bundles = tuple[tuple[Resources, int], ...]
 
+KEPT_TURNS = 32
+"""For how many turns a bundle that nobody asks for is kept."""
+
 
 class View:
     """Rooms in all of which a seat must fit, without the closed nodes; the first room is the one that is scored."""
 
-    __slots__ = ("_fits", "_units", "closed", "log", "rooms", "score", "topology")
+    __slots__ = ("_fits", "_units", "closed", "log", "rooms", "score", "topology", "turn")
 
     def __init__(
         self,
@@ -47,8 +50,32 @@ class View:
         self.topology = topology
         self.score = score
         self.log = log
+        self.turn = 0
         self._fits: dict[tuple[Resources, str], Fit] = {}
         self._units: Units | None = None
+
+    def changed(self, nodes: Iterable[NodeId]) -> None:
+        """These may be other than they were in the last turn. What has not been asked for lately is forgotten."""
+        self.turn += 1
+        self._fits = {key: fit for key, fit in self._fits.items() if self.turn - fit.used <= KEPT_TURNS}
+        for fit in self._fits.values():
+            fit.due.update(nodes)
+        if self._units is not None:
+            self._units.due.update(nodes)
+
+    def begin(
+        self,
+        rooms: Callable[[], tuple[Room, ...]],
+        closed: Container[NodeId],
+        score: NodeScore,
+        log: Sequence[NodeId],
+    ) -> None:
+        """Another turn, with rooms and a log of its own; nodes that `changed` named are looked at again."""
+        self.rooms, self.closed, self.score, self.log = rooms, closed, score, log
+        for fit in self._fits.values():
+            fit.seen = 0
+        if self._units is not None:
+            self._units.seen = 0
 
     def fit(self, bundle: Resources, model: str) -> Fit:
         """Where the bundle fits now, its GPUs on that model (empty: any). Models matter only to what has GPUs."""
@@ -58,6 +85,7 @@ class View:
             fit = self._fits[key] = Fit(self, *key)
         else:
             fit.refresh()
+        fit.used = self.turn
         return fit
 
     def units(self, domain: Domain) -> int:
@@ -98,7 +126,7 @@ class View:
 class Fit:
     """One bundle: `pieces` by node (those that take any), `counts` by level and domain, and the nodes by score."""
 
-    __slots__ = ("_bundle", "_heap", "_model", "_scores", "_seen", "_view", "counts", "pieces")
+    __slots__ = ("_bundle", "_heap", "_model", "_scores", "_view", "counts", "due", "pieces", "seen", "used")
 
     def __init__(self, view: View, bundle: Resources, model: str) -> None:
         self._view = view
@@ -106,18 +134,21 @@ class Fit:
         self._model = model
         self._heap: list[tuple[SortKey, NodeId]] | None = None  # made when somebody asks for the best
         self._scores: dict[NodeId, SortKey] = {}
-        self._seen = len(view.log)
+        self.seen = len(view.log)
+        self.due: set[NodeId] = set()
+        self.used = view.turn
         self.pieces: dict[NodeId, int] = {}
         self.counts: dict[str, dict[str, int]] = {}
         self._look_at(view.topology.nodes)
 
     def refresh(self) -> None:
         """Look at the nodes that have changed."""
-        log, seen = self._view.log, self._seen
-        if seen < len(log):
-            self._seen = len(log)
+        log = self._view.log
+        if self.due or self.seen < len(log):
             known = self._view.topology.paths  # a node that is on its way is charged, too, and takes nothing here
-            self._look_at(node for node in dict.fromkeys(log[seen:]) if node in known)
+            due = self.due.union(log[self.seen :])
+            self.seen, self.due = len(log), set()
+            self._look_at(node for node in due if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, bundle, model, pieces = self._view, self._bundle, self._model, self.pieces
@@ -186,22 +217,24 @@ class Fit:
 class Units:
     """Free GPU units by node and by domain."""
 
-    __slots__ = ("_counts", "_nodes", "_seen", "_view")
+    __slots__ = ("_counts", "_nodes", "_view", "due", "seen")
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._seen = len(view.log)
+        self.seen = len(view.log)
+        self.due: set[NodeId] = set()
         self._nodes: dict[NodeId, int] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._look_at(view.topology.nodes)
 
     def refresh(self) -> None:
         """Look at the nodes that have changed."""
-        log, seen = self._view.log, self._seen
-        if seen < len(log):
-            self._seen = len(log)
+        log = self._view.log
+        if self.due or self.seen < len(log):
             known = self._view.topology.paths
-            self._look_at(node for node in log[seen:] if node in known)
+            due = self.due.union(log[self.seen :])
+            self.seen, self.due = len(log), set()
+            self._look_at(node for node in due if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         room, paths = self._view.rooms()[0], self._view.topology.paths

@@ -136,7 +136,8 @@ class Docket:
 
     def reorder(self, key: Key) -> None:
         """Other keys hold now."""
-        workloads = [place.workload for place in self._places.values()]
-        self._lines.clear()
-        self._places.clear()
-        self.put(workloads, key)
+        for lines in self._lines.values():
+            for line in lines.values():
+                line.entries = sorted((key(workload, line.gang), workload) for _, workload in line.entries)
+                for found, workload in line.entries:
+                    self._places[workload.spec.id].key = found

@@ -35,7 +35,7 @@ MAX_NAMED = 4
 
 def scale(draft: Draft) -> Scale:
     """The one demand for capacity: gangs that hold seats, gangs in order that wait for nothing but nodes, changes."""
-    held = tuple(_held(draft, workload, allocation) for workload, allocation in draft.facts.live())
+    held = _all_held(draft)
     asking = _asking(draft)
     if draft.facts.snapshot.capacity.provider is Provider.RAY and draft.facts.standings:
         asking = _satisfiable(draft, asking)
@@ -100,6 +100,16 @@ def _demand(draft: Draft, claim: Claim, known: dict[Shape, GangDemand]) -> GangD
         bundles = tuple(draft.prices.of(bundle) for bundle, count in shape.bundles for _ in range(count))
         alike = known[shape] = GangDemand(claim.id, bundles, shape.topology, _selector(draft, shape))
     return GangDemand(claim.id, alike.bundles, alike.topology, alike.selector)
+
+
+def _all_held(draft: Draft) -> tuple[GangDemand, ...]:
+    """Of every live attempt that holds seats; each is made once for as long as neither it nor its nodes change."""
+    facts, known = draft.facts, draft.memory.demands
+    for id in facts.live_ids:
+        if id not in known:
+            workload, allocation = facts.workloads[id], facts.held[id]
+            known[id] = _held(draft, workload, allocation)
+    return tuple(known[id] for id in facts.live_ids)
 
 
 def _held(draft: Draft, workload: Workload, allocation: Allocation) -> GangDemand:

@@ -17,6 +17,7 @@ from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Books, Draft
 from rayorch.core.planning.entitlement import Entitlements
 from rayorch.core.planning.line import Entry, Line
+from rayorch.core.planning.rights import settling
 from rayorch.core.planning.seats import find
 from rayorch.core.policy import SortKey
 from rayorch.core.sharing import device_need
@@ -144,7 +145,7 @@ class Search:
 
     def _push(self, line: Line, workload: Workload, kept: tuple[Member, ...]) -> bool:
         gives = surplus_to_give(workload.spec, kept)
-        if not gives and workload.id in self.draft.settling:
+        if not gives and settling(self.draft, workload):
             return False
         gives = gives or kept
         key = job_key(self.draft, workload, kept)

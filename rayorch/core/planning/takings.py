@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
-from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import Allocation, Member, Resources, State, Workload, WorkloadId, charge_of
 
 OWED_S = 60.0
@@ -62,17 +61,6 @@ class Move:
         number = 0 if self.stops else max((m.surplus for m in self.members), default=0)
         spec = self.victim.spec
         return (self.price, spec.priority, -(self.victim.started_s or 0.0), spec.id, -number)
-
-
-def owed(snapshot: Snapshot, leaving: list[Leaving]) -> frozenset[WorkloadId]:
-    """Who is owed room: what was freed for a workload is its own until it starts, for a bounded time."""
-    found = {gone.beneficiary for gone in leaving}
-    found |= {
-        w.yielded_to
-        for w in snapshot.workloads
-        if w.yielded_to is not None and w.requeued_s is not None and snapshot.now_s - w.requeued_s <= OWED_S
-    }
-    return frozenset(id for id in found if id is not None)
 
 
 def leaving_of(workload: Workload, allocation: Allocation) -> Leaving | None:

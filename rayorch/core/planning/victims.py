@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
-from rayorch.core.planning.rights import fenced_off
+from rayorch.core.planning.rights import fenced_off, settling
 from rayorch.core.quota import Quota
 from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, charge_of
 
@@ -84,7 +84,7 @@ def _made(draft: Draft, workload: Workload) -> tuple[Move, ...]:
     cost = draft.facts.profile.victims(workload, draft.facts.held[id], draft.facts.now_s)
     weight = _weight(draft, workload)
     moves: list[Move] = []
-    if id not in draft.settling:
+    if not settling(draft, workload):
         moves.append(Move(workload, kept, True, cost, cost * weight))
     for together in by_number(removable(workload.spec, kept)):
         part = cost * len(together) / len(kept)

@@ -1,0 +1,94 @@
+"""What a turn knows before it decides anything: the snapshot with its indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rayorch.core.budgets import BudgetUse
+from rayorch.core.capacity import GroupName
+from rayorch.core.planning.arrivals import Standing
+from rayorch.core.planning.takings import Leaving
+from rayorch.core.policy import Profile, SortKey
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.topology import Topology
+from rayorch.core.types import (
+    Allocation,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    Resources,
+    State,
+    Workload,
+    WorkloadId,
+)
+
+LIVE = (State.RUNNING, State.STOPPING)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The snapshot with its indexes. `Memory.see` makes it.
+
+    `held`: the allocation of each live attempt; `live_ids`: of whom, in order. `leaving`: see Leaving. `owed`: for whom
+    room is being freed, or was a moment ago; `repairs`: those of them that lost a part of their seats. `standings`: the
+    node groups, where we run them.
+    `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
+    `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
+    `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
+    seats, by queue. Of these, by id: `uneasy`, whom stage 2 could have something to say about; `asking`, who may ask
+    for more seats; `growing`, who may take surplus ones. `joint`: all, waiting ones too, that are parts of joint gangs.
+    """
+
+    snapshot: Snapshot
+    profile: Profile
+    nodes: Mapping[NodeId, NodeSpec]
+    workloads: Mapping[WorkloadId, Workload]
+    held: Mapping[WorkloadId, Allocation]
+    leaving: tuple[Leaving, ...]
+    topology: Topology
+    owed: frozenset[WorkloadId]
+    repairs: frozenset[WorkloadId]
+    standings: Mapping[GroupName, Standing]
+    arriving: Mapping[NodeId, GroupName]
+    horizon: Topology
+    orders: Mapping[str, Mapping[WorkloadId, int]]
+    strictness: Mapping[QueueId, bool | None]
+    live_in: Mapping[QueueId, Collection[Workload]]
+    budgets: Mapping[QueueId, BudgetUse]
+    live_ids: Sequence[WorkloadId]
+    uneasy: Sequence[WorkloadId]
+    asking: Sequence[WorkloadId]
+    growing: Sequence[WorkloadId]
+    joint: Sequence[WorkloadId]
+    _live: list[tuple[Workload, Allocation]] = field(default_factory=list, repr=False, compare=False)
+
+    def strict(self, queue: QueueId) -> bool:
+        """Whether the first of the queue that can't start keeps those behind it waiting."""
+        own = self.strictness.get(queue)
+        return self.profile.ordering.strict_fifo if own is None else own
+
+    @property
+    def now_s(self) -> float:
+        """The snapshot's time."""
+        return self.snapshot.now_s
+
+    def ordered_for(self, id: WorkloadId) -> bool:
+        """Whether an open order is for this gang."""
+        return any(id in gangs for gangs in self.orders.values())
+
+    def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
+        """The profile's score for a node."""
+        return self.profile.score(bundle, self.nodes[node], free)
+
+    def live(self) -> list[tuple[Workload, Allocation]]:
+        """Live attempts that hold seats, by id."""
+        if not self._live:
+            workloads, held = self.workloads, self.held
+            self._live.extend((workloads[id], held[id]) for id in self.live_ids)
+        return self._live
+
+    @property
+    def holdings(self) -> list[tuple[Workload, Resources]]:
+        """Live attempts and what each is charged for, by id."""
+        return [(workload, allocation.charge) for workload, allocation in self.live()]

@@ -1,0 +1,442 @@
+"""What the planner remembers from turn to turn, so that a turn costs what has changed and not what there is.
+
+A plan is the same with it and without it: what is kept is worked out from the last snapshot alone, and is brought up to
+date by comparing the objects of the new one with those of the last. An object that is the same one has not changed,
+since all of them are frozen; equal ones that are not the same are looked at anew, which costs time and nothing else.
+
+What a plan holds on to (it is explained after the next turn has begun) is never changed here: it gets copies.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from rayorch.core.capacity import GroupName, Provider
+from rayorch.core.decisions import GangDemand
+from rayorch.core.ordering import Basis
+from rayorch.core.planning.arrivals import Standing, standings
+from rayorch.core.planning.attention import disturbs, is_special, may_ask, may_grow, quiet_until_s, troubles
+from rayorch.core.planning.claims import Shape
+from rayorch.core.planning.facts import LIVE, Facts
+from rayorch.core.planning.index import View
+from rayorch.core.planning.lines import Docket
+from rayorch.core.planning.lines import Key as OrderKey
+from rayorch.core.planning.takings import OWED_S, Leaving, leaving_of
+from rayorch.core.policy import Profile
+from rayorch.core.quota import Quota, QuotaTree
+from rayorch.core.room import Room, bound
+from rayorch.core.snapshot import Snapshot
+from rayorch.core.topology import Topology
+from rayorch.core.types import (
+    Allocation,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    Resources,
+    State,
+    Workload,
+    WorkloadId,
+)
+
+Key = tuple[WorkloadId, int]
+T = TypeVar("T")
+
+
+class Tracked(Generic[T]):
+    """A tuple of the last snapshot; tells which of its objects are gone and which are new in the next one."""
+
+    def __init__(self) -> None:
+        self.items: tuple[T, ...] = ()
+        self._known: set[int] = set()
+
+    def take(self, items: tuple[T, ...]) -> tuple[list[T], list[T]]:
+        """(gone, come); what was replaced by another object is in both."""
+        if items is self.items:
+            return [], []
+        known = set(map(id, items))
+        gone = [item for item in self.items if id(item) not in known]
+        come = [item for item in items if id(item) not in self._known]
+        self.items, self._known = items, known
+        return gone, come
+
+
+class Memory:
+    """See the module. One planner's own: no two plans may be made with it at the same time."""
+
+    def __init__(self) -> None:
+        self._profile: Profile | None = None
+        self._now_s = float("-inf")
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._profile = None
+        self._queues: tuple[QueueSpec, ...] | None = None
+        self._countables = Resources()
+        self._workloads: Tracked[Workload] = Tracked()
+        self._nodes: Tracked[NodeSpec] = Tracked()
+        self._allocations: Tracked[Allocation] = Tracked()
+        self.queues: dict[QueueId, QueueSpec] = {}
+        self.workloads: dict[WorkloadId, Workload] = {}
+        self.nodes: dict[NodeId, NodeSpec] = {}
+        self.topology = Topology.of(())
+        self.room = Room.of((), (), 0.0)
+        self.idle = Room.of((), (), 0.0)
+        self.quota = Quota(QuotaTree(()))
+        self.docket = Docket(is_special, self._limits_users)
+        self.views: dict[str, View] = {}
+        self.dirty: set[NodeId] = set()
+        self.fresh: dict[WorkloadId, Workload] = {}
+        self._ordered_by: tuple[object, object] = (None, None)
+        self.hopeless: dict[Shape, bool] = {}
+        self.demands: dict[WorkloadId, GangDemand] = {}
+        self._tree = QuotaTree(())
+        self._known: dict[Key, Allocation] = {}  # as the allocator says
+        self._bound: dict[Key, Allocation] = {}  # with devices for every member
+        self._attempts: dict[WorkloadId, tuple[int, ...]] = {}
+        self._on_node: dict[NodeId, set[Key]] = {}
+        self._unbound: set[Key] = set()
+        self._blocked: set[NodeId] = set()
+        self._foreign: set[NodeId] = set()
+        self._held: dict[WorkloadId, Allocation] = {}
+        self._live_ids: list[WorkloadId] = []
+        self._charged: dict[WorkloadId, tuple[Workload, Resources]] = {}
+        self._leaving: dict[WorkloadId, list[Leaving]] = {}
+        self._live_in: dict[QueueId, dict[WorkloadId, Workload]] = {}
+        self._quiet: dict[WorkloadId, float] = {}
+        self._asking: set[WorkloadId] = set()
+        self._growing: set[WorkloadId] = set()
+        self._yielded: set[WorkloadId] = set()
+        self._broken: set[WorkloadId] = set()
+        self._joint: set[WorkloadId] = set()
+
+    def _limits_users(self, queue: QueueId) -> bool:
+        return self.quota.limits_users(queue)
+
+    # ------------------------------------------------------------ a new snapshot
+
+    def see(self, snapshot: Snapshot, profile: Profile) -> Facts:
+        """Bring everything up to date."""
+        if self._profile is not profile or snapshot.now_s < self._now_s:
+            self.forget()
+        self._profile, self._now_s = profile, snapshot.now_s
+        self._take_queues(snapshot)
+        changed_nodes = self._take_nodes(snapshot)
+        changed = self._take_work(snapshot)
+        self._take_blocked(snapshot.now_s)
+        for id in sorted(changed):
+            self._place(id, profile)
+        self.dirty |= changed_nodes
+        facts = self._facts(snapshot, profile)
+        self.dirty.update(member.node for gone in facts.leaving for member in gone.members)
+        for view in self.views.values():
+            view.changed(self.dirty)
+        self.dirty = set()
+        return facts
+
+    def _take_queues(self, snapshot: Snapshot) -> None:
+        if snapshot.queues == self._queues and snapshot.countables == self._countables:
+            return
+        self._queues, self._countables = snapshot.queues, snapshot.countables
+        self.queues = {spec.id: spec for spec in snapshot.queues}
+        self._tree = QuotaTree(snapshot.queues)
+        self.quota = Quota(self._tree, snapshot.countables)
+        for workload, amount in self._charged.values():
+            self.quota.charge(workload.spec.queue, amount, workload.spec.owner, 1)
+        self.docket = Docket(is_special, self._limits_users)  # who limits users may be another one
+        self.fresh = {id: workload for id, workload in self.workloads.items() if workload.state is State.PENDING}
+
+    # ------------------------------------------------------------ lines and indexes
+
+    def line_up(self, key: OrderKey, basis: Basis, history: object) -> Docket:
+        """All that wait, each in its place. `basis`, `history`: for how long the keys hold."""
+        holds = basis is Basis.WORKLOAD or (basis is Basis.HISTORY and self._ordered_by == (history, self._queues))
+        if not holds and len(self.docket):
+            self.docket.reorder(key)
+        self._ordered_by = (history, self._queues)
+        if self.fresh:
+            self.docket.put([self.fresh[id] for id in sorted(self.fresh)], key)
+            self.fresh = {}
+        return self.docket
+
+    def end(self, touched: Iterable[NodeId], leaving: Iterable[Leaving], views: Mapping[str, View]) -> None:
+        """A plan is made: what it changed in its copies is as before in the next turn."""
+        self.dirty.update(touched)
+        self.dirty.update(member.node for gone in leaving for member in gone.members)
+        self.views.update(views)
+
+    # ------------------------------------------------------------ nodes
+
+    def _take_nodes(self, snapshot: Snapshot) -> set[NodeId]:
+        gone, come = self._nodes.take(snapshot.nodes)
+        if not gone and not come:
+            return set()
+        new = {node.id: node for node in come}
+        old = {node.id: node for node in gone}
+        changed = set(old.keys() | new.keys())
+        places = any(
+            a is None or b is None or (a.topology, a.model) != (b.topology, b.model)
+            for a, b in ((old.get(id), new.get(id)) for id in changed)
+        )
+        if any(_ideal(old.get(id)) != _ideal(new.get(id)) for id in changed):
+            self.hopeless = {}
+            self.demands = {}
+        for id in old.keys() - new.keys():
+            del self.nodes[id]
+        self.nodes.update(new)
+        if places:
+            self.topology = Topology.of(snapshot.nodes)
+            self.views.clear()
+        for id in sorted(changed):
+            node = new.get(id)
+            self._settle(id, node, snapshot.now_s)
+            self.idle.settle(id, node, (), snapshot.now_s)
+            if node is not None and node.blocked_until_s > 0:
+                self._blocked.add(id)
+            else:
+                self._blocked.discard(id)
+        return changed
+
+    def _settle(self, id: NodeId, node: NodeSpec | None, now_s: float) -> None:
+        members = [m for key in sorted(self._on_node.get(id, ())) for m in self._bound[key].members if m.node == id]
+        self.room.settle(id, node, members, now_s)
+
+    def _take_blocked(self, now_s: float) -> None:
+        """Nodes that are blocked for a time are open again after it."""
+        for id in sorted(self._blocked):
+            if self.room.judge(id, now_s):
+                self.idle.judge(id, now_s)
+                self.dirty.add(id)
+            if self.nodes[id].blocked_until_s <= now_s:
+                self._blocked.discard(id)
+
+    # ------------------------------------------------------------ workloads and what they hold
+
+    def _take_work(self, snapshot: Snapshot) -> set[WorkloadId]:
+        gone, come = self._workloads.take(snapshot.workloads)
+        new = {workload.spec.id: workload for workload in come}
+        for workload in gone:
+            if workload.spec.id not in new:
+                del self.workloads[workload.spec.id]
+        self.workloads.update(new)
+        changed = {workload.spec.id for workload in gone} | new.keys()
+        left, taken = self._allocations.take(snapshot.allocations)
+        fresh = {(a.workload, a.attempt): a for a in taken}
+        for allocation in left:
+            key = (allocation.workload, allocation.attempt)
+            if key not in fresh:
+                self._rebook(key, None)
+                self._known.pop(key)
+        for key, allocation in fresh.items():
+            self._known[key] = allocation
+            if all(m.devices or not m.bundle.gpu_units for m in allocation.members):
+                self._unbound.discard(key)
+                self._rebook(key, allocation)
+            else:
+                self._unbound.add(key)
+        changed.update(allocation.workload for allocation in (*left, *taken))
+        if self._unbound:
+            changed |= self._bind(snapshot)
+        for id in sorted(self._foreign):  # foreign use lies on the devices that our members leave it
+            self._settle(id, self.nodes.get(id), snapshot.now_s)
+        self._foreign.clear()
+        return changed
+
+    def _bind(self, snapshot: Snapshot) -> set[WorkloadId]:
+        """Devices for members whose devices are not known, as `room.bound` gives them to all on their nodes."""
+        nodes = {m.node for key in self._unbound for m in self._known[key].members if not m.devices}
+        keys = {key for node in nodes for key in self._on_node.get(node, ())} | self._unbound
+        ordered = sorted(keys)
+        there = [self.nodes[node] for node in sorted(nodes) if node in self.nodes]
+        made = bound(there, [self._known[key] for key in ordered], snapshot.now_s)
+        changed: set[WorkloadId] = set()
+        for key, allocation in zip(ordered, made, strict=True):
+            if self._bound.get(key) != allocation:
+                self._rebook(key, allocation)
+                changed.add(key[0])
+        return changed
+
+    def _rebook(self, key: Key, allocation: Allocation | None) -> None:
+        """Other seats are held under this key (None: none any more): change the room."""
+        old = self._bound.pop(key, None)
+        if old is allocation:
+            if allocation is not None:
+                self._bound[key] = allocation
+            return
+        for member in old.members if old is not None else ():
+            self.room.give(member.node, member.bundle, member.devices)
+            self._on_node[member.node].discard(key)
+            self._touch(member.node)
+        if allocation is None:
+            self._unbound.discard(key)
+            left = tuple(a for a in self._attempts[key[0]] if a != key[1])
+            self._attempts[key[0]] = left
+            if not left:
+                del self._attempts[key[0]]
+            return
+        self._bound[key] = allocation
+        self._attempts[key[0]] = tuple(sorted({*self._attempts.get(key[0], ()), key[1]}))
+        for member in allocation.members:
+            self.room.book(member)
+            self._on_node.setdefault(member.node, set()).add(key)
+            self._touch(member.node)
+
+    def _touch(self, id: NodeId) -> None:
+        self.dirty.add(id)
+        node = self.nodes.get(id)
+        if node is not None and node.foreign:
+            self._foreign.add(id)
+
+    def _place(self, id: WorkloadId, profile: Profile) -> None:
+        """What follows from a workload and its seats, anew."""
+        workload = self.workloads.get(id)
+        self._clear(id)
+        pending = workload is not None and workload.state is State.PENDING
+        place = self.docket.place(id)
+        if id in self.docket.arrays or (place is not None and (not pending or place[2] is not workload)):
+            self.docket.drop((id,))
+            place = None
+        self.fresh.pop(id, None)
+        if workload is not None and pending and place is None:
+            self.fresh[id] = workload
+        for attempt in self._attempts.get(id, ()):
+            allocation = self._bound[id, attempt]
+            if workload is None or workload.state not in LIVE or workload.attempt != attempt:
+                self._leaving.setdefault(id, []).append(Leaving(id, allocation.members, None, None))
+                continue
+            self._hold(workload, allocation, profile)
+        if workload is None:
+            return
+        if may_ask(workload):
+            self._asking.add(id)
+        if may_grow(workload):
+            self._growing.add(id)
+        if workload.former and pending:
+            self._broken.add(id)
+        if workload.spec.joint is not None:
+            self._joint.add(id)
+        if workload.yielded_to is not None and workload.requeued_s is not None:
+            self._yielded.add(id)
+
+    def _clear(self, id: WorkloadId) -> None:
+        if self._held.pop(id, None) is not None:
+            del self._live_ids[bisect_left(self._live_ids, id)]
+            workload, amount = self._charged.pop(id)
+            self.quota.refund(workload.spec.queue, amount, workload.spec.owner, 1)
+            queue = workload.spec.queue
+            self._live_in[queue] = {k: w for k, w in self._live_in[queue].items() if k != id}
+            if not self._live_in[queue]:
+                del self._live_in[queue]
+        self._leaving.pop(id, None)
+        self.demands.pop(id, None)
+        self._quiet.pop(id, None)
+        self._asking.discard(id)
+        self._growing.discard(id)
+        self._yielded.discard(id)
+        self._broken.discard(id)
+        self._joint.discard(id)
+
+    def _hold(self, workload: Workload, allocation: Allocation, profile: Profile) -> None:
+        id, queue, amount = workload.spec.id, workload.spec.queue, allocation.charge
+        self._held[id] = allocation
+        insort(self._live_ids, id)
+        self._charged[id] = (workload, amount)
+        self.quota.charge(queue, amount, workload.spec.owner, 1)
+        self._live_in[queue] = {**self._live_in.get(queue, {}), id: workload}
+        self._quiet[id] = quiet_until_s(workload, allocation, profile)
+        gone = leaving_of(workload, allocation)
+        if gone is not None:
+            self._leaving.setdefault(id, []).append(gone)
+
+    # ------------------------------------------------------------ facts
+
+    def _facts(self, snapshot: Snapshot, profile: Profile) -> Facts:
+        groups: Mapping[GroupName, Standing] = {}
+        if snapshot.capacity.provider is not Provider.NONE:
+            asked = {line.gang.shape.topology.required for _, lines in self.docket.lines() for line in lines}
+            asked |= {workload.spec.topology.required for workload in self.fresh.values()}
+            levels = sorted(level for level in asked if level is not None)
+            groups = standings(snapshot.capacity, snapshot.nodes, self.topology, levels, snapshot.now_s)
+        coming = [node for name in groups for node in groups[name].arriving]
+        leaving = tuple(gone for id in sorted(self._leaving) for gone in self._leaving[id])
+        broken = self._repairs(snapshot.now_s, profile.repair_hold_s)
+        return Facts(
+            snapshot=snapshot,
+            profile=profile,
+            nodes={**self.nodes, **{node.id: node for node in coming}},
+            workloads=dict(self.workloads),
+            held=dict(self._held),
+            leaving=leaving,
+            topology=self.topology,
+            owed=self._owed(leaving, snapshot.now_s) | broken,
+            repairs=broken,
+            joint=sorted(self._joint),
+            strictness={id: spec.strict for id, spec in self.queues.items()},
+            live_in={queue: live.values() for queue, live in self._live_in.items()},
+            budgets={use.queue: use for use in snapshot.budgets},
+            live_ids=tuple(self._live_ids),
+            uneasy=self._uneasy(snapshot.now_s),
+            asking=sorted(self._asking),
+            growing=sorted(self._growing),
+            standings=groups,
+            arriving={node.id: GroupName(node.group) for node in coming},
+            horizon=Topology.of((*snapshot.nodes, *coming)) if coming else self.topology,
+            orders={
+                name: dict.fromkeys(order.beneficiaries, 0) | dict(order.shares)
+                for name, standing in groups.items()
+                if (order := standing.state.order) is not None and order.beneficiaries
+            },
+        )
+
+    def _owed(self, leaving: Iterable[Leaving], now_s: float) -> frozenset[WorkloadId]:
+        """Who is owed room: what was freed for a workload is its own until it starts, for a bounded time."""
+        found = {gone.beneficiary for gone in leaving}
+        for id in self._yielded:
+            workload = self.workloads[id]
+            if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
+                found.add(workload.yielded_to)
+        return frozenset(id for id in found if id is not None)
+
+    def _repairs(self, now_s: float, hold_s: float) -> frozenset[WorkloadId]:
+        """Gangs that wait because they lost a part, for as long as they go before new work."""
+        found: set[WorkloadId] = set()
+        for id in self._broken:
+            requeued_s = self.workloads[id].requeued_s
+            if requeued_s is not None and now_s - requeued_s < hold_s:
+                found.add(id)
+        return frozenset(found)
+
+    def _uneasy(self, now_s: float) -> list[WorkloadId]:
+        found = {id for id, until_s in self._quiet.items() if until_s <= now_s}
+        for node, keys in self._on_node.items():
+            if keys and troubles(self.nodes.get(node)):
+                found.update(id for id, _ in keys if id in self._held)
+        disturbed = [queue for queue, spec in self.queues.items() if disturbs(spec)]
+        if disturbed:
+            for queue, live in self._live_in.items():
+                if any(queue == other or queue.startswith(f"{other}/") for other in disturbed):
+                    found |= live.keys()
+        return sorted(found)
+
+
+def _ideal(node: NodeSpec | None) -> NodeSpec | None:
+    """The node without what changes while it could take the same things if nothing else ran; None for a lost one."""
+    if node is None or node.health is NodeHealth.LOST:
+        return None
+    return replace(
+        node,
+        health=NodeHealth.OK,
+        reason="",
+        drain_deadline_s=None,
+        foreign=Resources(),
+        foreign_holders=(),
+        foreign_devices=(),
+        blocked_until_s=0.0,
+        idle_since_s=None,
+        device_note="",
+    )
