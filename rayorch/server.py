@@ -33,7 +33,7 @@ from rayorch.config import ClusterDocument, ClusterSettings, QueueDocument, load
 from rayorch.core.admission import NodeShape, check_instance
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.policy import Profile
-from rayorch.core.types import QueueSpec
+from rayorch.core.types import QueueSpec, Resources
 from rayorch.serve_apps.gateway import (
     DEFAULT_PORT,
     GatewaySettings,
@@ -79,6 +79,7 @@ class ServerSettings:
     queues: tuple[QueueSpec, ...] = field(default=())
     pools: tuple[NodeShape, ...] = field(default=())
     groups: GroupSettings | None = None
+    countables: Resources = Resources()
 
     def __post_init__(self) -> None:
         check_instance(self.instance)
@@ -125,6 +126,7 @@ class Server:
                 queues=settings.queues,
                 pools=settings.pools,
                 groups=settings.groups,
+                countables=settings.countables,
             )
         )
         if settings.serve_port is not None:
@@ -249,7 +251,8 @@ def with_documents(settings: ServerSettings, files: list[Path]) -> ServerSetting
                     cluster = document.to_core()
                     levels = cluster.topology or settings.levels
                     pools = tuple(pool.shape() for pool in cluster.pools)
-                    settings = replace(settings, profile=cluster.load_profile(), levels=levels, pools=pools)
+                    profile, countables = cluster.load_profile(), cluster.countables
+                    settings = replace(settings, profile=profile, levels=levels, pools=pools, countables=countables)
                 case QueueDocument():
                     settings = replace(settings, queues=(*settings.queues, document.to_core()))
                 case _:

@@ -33,12 +33,14 @@ from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
+    DeleteQueueRequest,
     EntriesPage,
     EntriesRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
     OwnerStatus,
+    QueueModeRequest,
     Reply,
     ReportRequest,
     ResizeRequest,
@@ -51,7 +53,7 @@ from rayorch.core.requests import (
 )
 from rayorch.core.retention import DEFAULT_RETENTION, Retention
 from rayorch.core.timing import ReservationSpec
-from rayorch.core.types import QueueId, QueueSpec, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import QueueId, QueueSpec, Resources, State, Workload, WorkloadId, WorkloadSpec
 
 log = logging.getLogger(__name__)
 
@@ -196,9 +198,20 @@ class QueueShell:
         return await self._command(lambda s: s.tree.set_queue(spec, s.now_s))
 
     @ray.method
-    async def delete_queue(self, queue: QueueId) -> Reply:
-        """Remove a queue without children and living workloads."""
-        return await self._command(lambda s: s.tree.delete_queue(queue, s.now_s))
+    async def set_queue_mode(self, request: QueueModeRequest) -> Reply:
+        """Open, hold or drain a queue."""
+        return await self._command(lambda s: s.tree.set_queue_mode(request.queue, request.mode, s.now_s))
+
+    @ray.method
+    async def delete_queue(self, request: QueueId | DeleteQueueRequest) -> Reply:
+        """Remove a queue without children and living workloads; with `drain`, when the last of these has ended."""
+        wanted = request if isinstance(request, DeleteQueueRequest) else DeleteQueueRequest(request)
+        return await self._command(lambda s: s.tree.delete_queue(wanted.queue, s.now_s, wanted.drain))
+
+    @ray.method
+    async def set_countables(self, amounts: Resources) -> Reply:
+        """What the cluster has as a whole and no node has."""
+        return await self._command(lambda s: s.tree.set_countables(amounts, s.now_s))
 
     @ray.method
     async def set_reservation(self, spec: ReservationSpec) -> Reply:

@@ -31,7 +31,7 @@ from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.core.admission import NodeShape, check_instance
 from rayorch.core.errors import ClusterError
 from rayorch.core.policy import Profile
-from rayorch.core.types import NodeId, QueueId, QueueSpec
+from rayorch.core.types import NodeId, QueueId, QueueSpec, Resources
 
 if TYPE_CHECKING:
     from rayorch.actors.node_groups import GroupSettings
@@ -48,7 +48,7 @@ DEFAULT_QUEUE = QueueSpec(id=QueueId("default"))
 class InstanceSettings:
     """`state_dir`: journal and logs, on a disk of the head that survives it. `levels`: topology, outermost first.
     `queues` are created or brought up to date at every start. `pools`: nodes that an autoscaler could add. `groups`:
-    who adds and removes nodes, None for nobody."""
+    who adds and removes nodes, None for nobody. `countables`: what the cluster has as a whole."""
 
     profile: Profile
     state_dir: Path
@@ -57,6 +57,7 @@ class InstanceSettings:
     queues: tuple[QueueSpec, ...] = field(default=())
     pools: tuple[NodeShape, ...] = field(default=())
     groups: GroupSettings | None = None
+    countables: Resources = Resources()
 
     def __post_init__(self) -> None:
         check_instance(self.instance)
@@ -90,10 +91,17 @@ def start_instance(settings: InstanceSettings) -> None:
     controller = start_controller(ControllerSettings(settings.profile, runner, instance, kuberay=kuberay), **where)
     try:
         ray.get([queues.ping.remote(), inventory.ping.remote(), allocator.ping.remote()], timeout=START_TIMEOUT_S)
+        _ensure_countables(queues, settings.countables)
         _ensure_queues(queues, settings.queues)
         ray.get(controller.ping.remote(), timeout=START_TIMEOUT_S)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
         raise ClusterError(f"the owners of instance {instance!r} did not start: {error}") from error
+
+
+def _ensure_countables(owner: Any, amounts: Resources) -> None:
+    reply = ray.get(owner.set_countables.remote(amounts), timeout=START_TIMEOUT_S)
+    if not reply.accepted:
+        raise ClusterError(f"the cluster's countables were refused: {reply.message}")
 
 
 def _ensure_queues(owner: Any, wanted: tuple[QueueSpec, ...]) -> None:

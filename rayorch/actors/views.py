@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayorch.core.arrays import waiting_count
+from rayorch.core.budgets import burn, next_period_s, settled, spent_at_s
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Wait, WaitReason
 from rayorch.core.quota import Quota
@@ -25,7 +26,7 @@ from rayorch.core.types import (
     WorkloadId,
     total,
 )
-from rayorch.core.views import DeviceHolder, ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
+from rayorch.core.views import BudgetRow, DeviceHolder, ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
 
 JUST_ACCEPTED = (Wait(WaitReason.PLANNING, "accepted a moment ago, not yet looked at", unblocks="the next turn"),)
 
@@ -91,7 +92,7 @@ def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
     for allocation in snapshot.allocations:
         spec = spec_of.get(allocation.workload)
         if spec is not None:
-            usage[spec.queue] = usage.get(spec.queue, Resources()) + allocation.held
+            usage[spec.queue] = usage.get(spec.queue, Resources()) + allocation.charge
     quota = Quota.of(snapshot.queues, usage)
     used = {queue.id: quota.used(queue.id) for queue in snapshot.queues}
     inside: dict[QueueId, list[Workload]] = {queue.id: [] for queue in snapshot.queues}
@@ -121,6 +122,21 @@ def _queue_row(
         pending=sum(waiting_count(w) for w in pending),
         running=len(ours) - len(pending),
         oldest_pending_s=max((snapshot.now_s - w.submitted_s for w in pending), default=None),
+        budget=_budget_row(queue, snapshot),
+    )
+
+
+def _budget_row(queue: QueueSpec, snapshot: Snapshot) -> BudgetRow | None:
+    use, budget, now_s = next((b for b in snapshot.budgets if b.queue == queue.id), None), queue.budget, snapshot.now_s
+    if use is None or budget is None:
+        return None
+    now = settled(use, budget, now_s)
+    return BudgetRow(
+        used_gpu_hours=now.hours(),
+        since_s=now.since_s,
+        burn=burn(use, budget, now_s),
+        spent_at_s=spent_at_s(use, budget, now_s),
+        again_s=next_period_s(budget, now_s),
     )
 
 

@@ -13,6 +13,7 @@ import typer
 from rayorch.cli import exits, kuberay, rows
 from rayorch.cli.exits import guarded
 from rayorch.cli.output import Format, say, show, show_one
+from rayorch.cli.queues import app as queue_commands
 from rayorch.cli.replay import replay
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 
 app.add_typer(kuberay.app, name="kuberay")
+app.add_typer(queue_commands, name="queue")
 app.command()(replay)
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json, yaml, name or csv.")]

@@ -252,7 +252,17 @@ QUEUE_COLUMNS = (
     Column("PENDING", lambda q: q["pending"], right=True),
     Column("OLDEST", lambda q: age(q["oldestPendingS"]) or "-"),
     Column("SHARE", lambda q: _share(q), right=True),
+    Column("MODE", lambda q: q.get("mode", "open")),
+    Column("BUDGET", lambda q: budget_text(q), right=True),
 )
+
+
+def budget_text(queue: Item) -> str:
+    """ "12.5 of 100 GPU-hours": what is used of a queue's budget; "-" where it has none."""
+    budget = queue.get("budget")
+    if not isinstance(budget, dict):
+        return "-"
+    return f"{float(budget['usedGpuHours']):.1f} of {float(budget['gpuHours']):g} h"
 
 
 def _share(queue: Item) -> str:

@@ -262,6 +262,14 @@ class Client:
         columns = ("name", "deserved", "used", "borrowed", "lent", "pending", "running")
         return Rows(_items(self._http.call("GET", "/api/v1/queues")), columns, "queues")
 
+    def set_queue_mode(self, queue: str, mode: str) -> JsonObject:
+        """`mode` open; hold: nothing of it starts; drain: and what runs is stopped and waits."""
+        return self._http.call("PATCH", f"/api/v1/queues/{queue}", json={"mode": mode})
+
+    def delete_queue(self, queue: str, drain: bool = False) -> None:
+        """Remove a queue; with `drain`, one that is in use takes nothing new and goes when its work has ended."""
+        self._http.call("DELETE", f"/api/v1/queues/{queue}{'?drain=true' if drain else ''}")
+
     def nodes(self) -> Rows:
         """All nodes with who holds their devices."""
         columns = ("name", "total", "used", "health", "reason", "topology")

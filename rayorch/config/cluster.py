@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayorch.config.fields import Amounts, Duration, Items, Model, Name, Version, resources
+from rayorch.config.fields import Amounts, Countables, Duration, Items, Model, Name, Version, resources
 from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
 from rayorch.config.profile import Knob, ProfileSettings, load_profile
 from rayorch.core.admission import NodeShape
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
+from rayorch.core.queue_rules import check_countables
 from rayorch.core.types import CPU, GPU, MAX_UNITS, Resources
 
 FACTORS = ("provision_deadline_factor",)
@@ -96,7 +97,10 @@ class Timing(Model):
 
 
 class ClusterSpec(Model):
-    """`topology`: label keys from the outermost level inwards. `node_provider`: who adds and removes nodes."""
+    """`topology`: label keys from the outermost level inwards. `node_provider`: who adds and removes nodes.
+
+    `countables`: how much the cluster has of what no node has (licences, watts).
+    """
 
     node_pools: Items[NodePool] = ()
     node_provider: NodeProvider = "auto"
@@ -108,6 +112,7 @@ class ClusterSpec(Model):
     timing: Timing = Timing()
     preemption: bool | None = None
     even_growth: bool | None = None
+    countables: Countables = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,7 @@ class ClusterSettings:
     profile: ProfileSettings = field(default_factory=ProfileSettings)
     node_provider: NodeProvider = "auto"
     kuberay: KubeRaySection | None = None
+    countables: Resources = Resources()
 
     def load_profile(self) -> Profile:
         """The policies in force; SpecError names one, or a preset, that does not exist."""
@@ -190,7 +196,14 @@ class ClusterDocument(Model):
             ProfileSettings(name, policies, knobs, preset, self.spec.ordering.to_knobs(), self.spec.models.to_knobs()),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),
+            _countables(self.spec.countables),
         )
+
+
+def _countables(amounts: Mapping[str, float]) -> Resources:
+    found = resources(amounts, "spec.countables")
+    check_countables(found, "spec.countables")
+    return found
 
 
 def _pool(pool: NodePool, field: str) -> Pool:

@@ -20,6 +20,7 @@ from rayorch.config.fields import (
     MAX_MEMBERS,
     Accelerators,
     Amounts,
+    Countables,
     Duration,
     Items,
     Model,
@@ -32,6 +33,7 @@ from rayorch.config.fields import (
     validate,
 )
 from rayorch.config.gangs import GangBody, Members, SegmentBody, Topology, gang_fields
+from rayorch.config.queues import QueueDocument as QueueDocument
 from rayorch.config.text import load_yaml
 from rayorch.config.timing import TimingBody, timing_of
 from rayorch.core.device_checks import check_member_devices
@@ -45,7 +47,6 @@ from rayorch.core.types import (
     UNIT,
     Kind,
     QueueId,
-    QueueSpec,
     Resources,
     Role,
     WorkloadId,
@@ -60,12 +61,6 @@ DRIVER = "driver"
 MAX_TEXT = 64 * 1024
 
 
-class QueueMetadata(Model):
-    """Metadata of a queue: its path."""
-
-    name: QueuePath
-
-
 class WorkloadMetadata(Model):
     """`id` makes a submission idempotent; without it the name is the id. `annotations` come back unread."""
 
@@ -75,52 +70,6 @@ class WorkloadMetadata(Model):
     annotations: Mapping[str, str] = Field(default_factory=dict)
 
 
-# ---------------------------------------------------------------- Queue
-
-
-class QueueBody(Model):
-    """See `core.types.QueueSpec`; a bare number counts GPUs."""
-
-    deserved: Amounts = Field(default_factory=dict)
-    borrow_limit: Amounts | None = None
-    lend_limit: Amounts | None = None
-    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    min_priority: Priority = -1_000_000
-    max_priority: Priority = 1_000_000
-    max_pending: Annotated[int, Field(ge=0)] | None = None
-    strict: bool | None = None
-
-
-class QueueDocument(Model):
-    """A node of the queue tree."""
-
-    api_version: Version
-    kind: Literal["Queue"]
-    metadata: QueueMetadata
-    spec: QueueBody = QueueBody()
-
-    def to_core(self) -> QueueSpec:
-        """In core's words; SpecError for bad amounts or crossed bounds."""
-        body = self.spec
-        if body.min_priority > body.max_priority:
-            raise SpecError("spec.minPriority", f"{body.min_priority} is above maxPriority {body.max_priority}")
-        return QueueSpec(
-            id=QueueId(self.metadata.name),
-            deserved=resources(body.deserved, "spec.deserved"),
-            borrow_limit=_limit(body.borrow_limit, "spec.borrowLimit"),
-            lend_limit=_limit(body.lend_limit, "spec.lendLimit"),
-            weight=body.weight,
-            min_priority=body.min_priority,
-            max_priority=body.max_priority,
-            max_pending=body.max_pending,
-            strict=body.strict,
-        )
-
-
-def _limit(amounts: Mapping[str, float] | None, field: str) -> Resources | None:
-    return None if amounts is None else resources(amounts, field)
-
-
 # ---------------------------------------------------------------- Workload
 
 
@@ -128,7 +77,8 @@ class Gang(Model):
     """`workers` 2 or [2, 4]; with `min_workers`, `workers` is the most. `resources` are of each.
 
     `sharing`: how a part of a GPU must be kept apart from others on it; it goes to nodes that do that only.
-    `segments`: consecutive workers that share a domain, from the outermost inwards.
+    `segments`: consecutive workers that share a domain, from the outermost inwards. `countables`: what each draws of
+    what the cluster has as a whole.
     """
 
     workers: Workers
@@ -136,6 +86,7 @@ class Gang(Model):
     resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
     sharing: Sharing | None = None
     segments: Items[SegmentBody] = ()
+    countables: Countables = Field(default_factory=dict)
 
     def bundle(self, field: str) -> Resources:
         """What one member holds."""
@@ -252,7 +203,9 @@ def _roles(kind: Kind, body: WorkloadBody) -> tuple[Role, ...]:
         if least > most:
             raise SpecError("spec.gang.minWorkers", f"{least} is above workers {most}")
         worker = _role(WORKER, body.gang.bundle("spec.gang"), least, most, "spec.gang")
-        roles.append(replace(worker, segments=tuple(segment.to_core() for segment in body.gang.segments)))
+        drawn = resources(body.gang.countables, "spec.gang.countables")
+        segments = tuple(segment.to_core() for segment in body.gang.segments)
+        roles.append(replace(worker, segments=segments, countables=drawn))
     roles += [_members(members, f"spec.roles[{n}]") for n, members in enumerate(body.roles)]
     driver = _member(body.driver, "spec.driver")
     _check_sees_gpus(driver, "spec.driver")
@@ -269,7 +222,12 @@ def _members(members: Members, field: str) -> Role:
     least, most = members.workers
     amounts = with_mode(members.resources, members.sharing, f"{field}.sharing")
     role = _role(members.name, _member(amounts, f"{field}.resources"), least, most, field)
-    return replace(role, group=members.group or "", segments=tuple(segment.to_core() for segment in members.segments))
+    return replace(
+        role,
+        group=members.group or "",
+        segments=tuple(segment.to_core() for segment in members.segments),
+        countables=resources(members.countables, f"{field}.countables"),
+    )
 
 
 def _may_grow(body: WorkloadBody, roles: tuple[Role, ...]) -> bool:
@@ -376,6 +334,7 @@ class Replicas(Model):
     max: Annotated[int, Field(ge=1, le=100_000)] = 1
     gpus_per: Annotated[float, Field(ge=0)] = 0.0
     resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
+    countables: Countables = Field(default_factory=dict)
 
 
 class ServeBody(Model):
@@ -419,6 +378,7 @@ class ServeAppDocument(Model):
         gpus = Resources.of({"gpusPer": replicas.gpus_per}, "spec.replicas")  # checked under its own name
         _check_gpus(gpus.units("gpusPer"), "spec.replicas.gpusPer")
         bundle = bundle + Resources.of_units({GPU: gpus.units("gpusPer")})
+        role = _role(REPLICA, bundle, replicas.min, replicas.max, "spec.replicas")
         payload = Payload(
             runtime_env=_runtime_env(body.runtime_env, body.env),
             metadata=dict(self.metadata.annotations),
@@ -433,7 +393,7 @@ class ServeAppDocument(Model):
             name=self.metadata.name,
             kind=Kind.SERVE,
             queue=QueueId(self.metadata.queue),
-            roles=(_role(REPLICA, bundle, replicas.min, replicas.max, "spec.replicas"),),
+            roles=(replace(role, countables=resources(replicas.countables, "spec.replicas.countables")),),
             priority=body.priority,
             preemptible=body.preemption.allowed,
             resizable=replicas.max > replicas.min,

@@ -82,6 +82,8 @@ QueuePath = Annotated[str, AfterValidator(_queue)]
 Workers = Annotated[tuple[int, int], BeforeValidator(_workers)]
 Amounts = Annotated[Mapping[str, float], BeforeValidator(_gpus_or_amounts)]
 """Amounts of resources; a bare number counts GPUs. Checked for sign, NaN and size in `resources`."""
+Countables = Mapping[str, float]
+"""Amounts of what the cluster has as a whole, by the names that its Cluster document gives them."""
 Duration = Annotated[float, BeforeValidator(duration_s)]
 """Seconds; written 120s, 30m, 24h."""
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from pydantic import Field
 
 from rayorch.config.devices import Sharing
-from rayorch.config.fields import Amounts, Items, Model, Name, Workers
+from rayorch.config.fields import Amounts, Countables, Items, Model, Name, Workers
 from rayorch.core.types import CPU, GroupSpec, JointGang, Segment, TopologyRequest
 
 Size = Annotated[int, Field(ge=1, le=100_000)]
@@ -50,6 +50,7 @@ class Members(Model):
     workers: Workers
     resources: Amounts = Field(default_factory=lambda: {CPU: 1.0})
     sharing: Sharing | None = None
+    countables: Countables = Field(default_factory=dict)
     group: Name | None = None
     segments: Items[SegmentBody] = ()
 

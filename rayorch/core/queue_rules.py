@@ -20,7 +20,14 @@ from rayorch.core.types import (
     UserLimits,
     WorkloadSpec,
 )
-from rayorch.core.wellformed import check_accelerators, check_moment, check_resources, check_seconds, check_whole
+from rayorch.core.wellformed import (
+    check_accelerators,
+    check_moment,
+    check_resources,
+    check_seconds,
+    check_text,
+    check_whole,
+)
 
 MAX_COUNT = 1_000_000_000
 MAX_GPU_HOURS = 1e12
@@ -45,6 +52,13 @@ def check_limits(spec: QueueSpec) -> None:
     if not isinstance(spec.fence, bool):
         raise SpecError("fence", f"must be true or false, got {spec.fence!r}")
     check_seconds(spec.min_runtime_s, "min_runtime_s")
+    if not isinstance(spec.denied, tuple):
+        raise SpecError("denied", f"must be a tuple of names, got {spec.denied!r}")
+    for n, name in enumerate(spec.denied):
+        check_text(name, f"denied[{n}]")
+        if not name or spec.deserved.units(name):
+            raise SpecError(f"denied[{n}]", f"{name!r} is no resource that it could be denied")
+    _check_weights(spec.weights)
     _check_user_limits(spec.per_user)
     if spec.budget is not None:
         _check_budget(spec.budget)
@@ -65,6 +79,16 @@ def _check_order_of_limits(spec: QueueSpec) -> None:
     for name, units in spec.deserved:
         if name.startswith(MODEL_PREFIX) and gpus and units > gpus:
             raise SpecError(f"deserved.{name}", f"{units / UNIT:g} is more than all GPUs, {gpus / UNIT:g}")
+
+
+def _check_weights(weights: tuple[tuple[str, int], ...]) -> None:
+    if not isinstance(weights, tuple):
+        raise SpecError("weights", f"must be a tuple of (resource, weight), got {weights!r}")
+    for n, entry in enumerate(weights):
+        if not (isinstance(entry, tuple) and len(entry) == 2):
+            raise SpecError(f"weights[{n}]", f"must be (resource, weight), got {entry!r}")
+        check_text(entry[0], f"weights[{n}]")
+        _check_count(entry[1], f"weights.{entry[0]}")
 
 
 def _check_user_limits(limits: UserLimits) -> None:

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
-from rayorch.core.admission import check_fits_ever, check_queue, check_workload, most_gpus
-from rayorch.core.array_tree import ArrayTree
+from rayorch.core.admission import check_fits_ever, check_workload, most_gpus
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.changes import ChangeLog
@@ -27,7 +26,7 @@ from rayorch.core.commits import check_open, check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.dependencies import Dependents, text_of
-from rayorch.core.errors import AdmissionError, SpecError, StalePlanError, TransitionError
+from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
     AttemptReady,
@@ -51,8 +50,7 @@ from rayorch.core.events import (
 from rayorch.core.history_book import HistoryBook
 from rayorch.core.joint import JointIndex, check_joint_start
 from rayorch.core.lifecycle import Move
-from rayorch.core.queue_books import QueueBooks
-from rayorch.core.queue_rules import check_countables
+from rayorch.core.queue_commands import QueueCommands
 from rayorch.core.reports import AttemptReport
 from rayorch.core.reservations import ReservationBook, check_use
 from rayorch.core.retention import Retention, to_forget
@@ -64,7 +62,6 @@ from rayorch.core.types import (
     Member,
     NodeId,
     QueueId,
-    QueueMode,
     QueueSpec,
     Resources,
     State,
@@ -79,13 +76,12 @@ from rayorch.core.types import (
 from rayorch.core.wellformed import check_moment, check_seconds, check_text
 
 
-class QueueTree(ArrayTree):
+class QueueTree(QueueCommands):
     """See the module's docstring. `version` counts the events ever applied and survives restarts."""
 
     def __init__(self) -> None:
         super().__init__()
         self._version = 0
-        self._books = QueueBooks()
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
         self._log: ChangeLog[WorkloadId] = ChangeLog()
@@ -103,11 +99,6 @@ class QueueTree(ArrayTree):
     def version(self) -> int:
         """How many events have been applied."""
         return self._version
-
-    @property
-    def queues(self) -> Mapping[QueueId, QueueSpec]:
-        """All queues by path."""
-        return self._books.specs
 
     @property
     def workloads(self) -> Mapping[WorkloadId, Workload]:
@@ -200,48 +191,6 @@ class QueueTree(ArrayTree):
     def set_capacity(self, shapes: tuple[NodeShape, ...]) -> None:
         """What nodes can exist at most, for the door's never-fits check; empty: unknown, all is accepted."""
         self._shapes = shapes
-
-    def set_queue(self, spec: QueueSpec, now_s: float) -> tuple[Event, ...]:
-        """Create a queue or replace its settings. SpecError; AdmissionError for an unknown parent."""
-        check_queue(spec)
-        if spec.mode is QueueMode.DELETING:
-            raise SpecError("mode", "is what deleting a queue sets")
-        if spec.parent is not None and spec.parent not in self.queues:
-            raise AdmissionError("id", f"the parent queue {spec.parent!r} does not exist")
-        return () if self.queues.get(spec.id) == spec else (QueueSet(spec, now_s),)
-
-    def delete_queue(self, id: QueueId, now_s: float, drain: bool = False) -> tuple[Event, ...]:
-        """Remove a queue that has no children and nothing waiting or running. AdmissionError otherwise.
-
-        With `drain`, one that is in use takes nothing new and shares nothing from now on, what waits in it is
-        cancelled, and it goes when the last of what runs has ended.
-        """
-        spec = self.queues.get(id)
-        if spec is None:
-            return ()
-        children = sorted(other for other, known in self.queues.items() if known.parent == id)
-        if children:
-            raise AdmissionError("queue", f"queue {id!r} has the child queue {children[0]!r}")
-        if not self._books.alive(id):
-            return (QueueDeleted(id, now_s),)
-        if not drain:
-            alive = sorted(w.id for w in self._workloads.values() if w.spec.queue == id and not w.state.terminal)
-            raise AdmissionError("queue", f"queue {id!r} has {len(alive)} workloads that have not ended: {alive[0]} …")
-        if spec.mode is QueueMode.DELETING:
-            return ()
-        waiting = sorted(w.id for w in self._workloads.values() if w.spec.queue == id and w.state is State.PENDING)
-        events: list[Event] = [QueueSet(replace(spec, mode=QueueMode.DELETING), now_s)]
-        events += [CancelRequested(workload, f"queue {id} was deleted", now_s) for workload in waiting]
-        return tuple(events)
-
-    def set_countables(self, amounts: Resources, now_s: float) -> tuple[Event, ...]:
-        """What the cluster has as a whole and no node has: licences, watts. SpecError for a wrong amount."""
-        check_countables(amounts, "countables")
-        for workload in self._workloads.values():
-            gone = [n for role in workload.spec.roles for n, _ in role.countables if not amounts.units(n)]
-            if gone and not workload.state.terminal:
-                raise AdmissionError(f"countables.{gone[0]}", f"workload {workload.id!r} names it and has not ended")
-        return () if amounts == self._books.countables else (CountablesSet(amounts, now_s),)
 
     def cordon(self, node: NodeId, reason: str, drain_by_s: float | None, now_s: float) -> tuple[Event, ...]:
         """Nothing new on the node; with `drain_by_s`, what is there must leave by then. SpecError."""

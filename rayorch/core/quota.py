@@ -61,7 +61,7 @@ class Shortage:
 class QuotaTree:
     """What does not change while usage does: the queues, their paths and their limits. Shared by all copies."""
 
-    __slots__ = ("_blank", "_named", "_paths", "by_model", "index", "order", "parents", "specs", "users")
+    __slots__ = ("_blank", "_named", "_paths", "by_model", "index", "order", "parents", "ranked", "specs", "users")
 
     def __init__(self, queues: Iterable[QueueSpec]) -> None:
         self.specs = {spec.id: spec for spec in queues}
@@ -69,6 +69,7 @@ class QuotaTree:
         self.index = {spec.id: i for i, spec in enumerate(self.order)}
         self.users = {i: spec.per_user for i, spec in enumerate(self.order) if _limits_users(spec.per_user)}
         self.by_model = frozenset(i for i, spec in enumerate(self.order) if _limits_models(spec))
+        self.ranked = any(spec.surplus_priority for spec in self.order)
         self._paths: dict[QueueId, tuple[QueueSpec, ...]] = {}
         self._blank: dict[str, Column] = {}
         self._named: dict[QueueId, tuple[str, ...]] = {}
@@ -264,6 +265,14 @@ class Quota:
         path = self._path(queue)
         return any(n > 0 and self._column(name).borrows(path, n) for name, n in amount)
 
+    def surplus_priority(self, queue: QueueId, amount: Resources) -> int:
+        """The `surplus_priority` of who borrows then: the uppermost of the path that would hold more than its share."""
+        if not self._tree.ranked:
+            return 0
+        path = self._path(queue)
+        level = max((self._column(name).borrowing_level(path, n) for name, n in amount if n > 0), default=-1)
+        return self._tree.order[path[level]].surplus_priority if level >= 0 else 0
+
     def capped(self, queue: QueueId, amount: Resources) -> bool:
         """Whether the queue's own borrow limit or hard cap forbids `amount` more, whatever others use or lend."""
         node = self._tree.index.get(queue)
@@ -344,7 +353,7 @@ def _short(
     _, bare = have
     used, deserved = column.used[node], spec.deserved.units(name)
     cap = spec.hard_cap.units(name) if spec.hard_cap is not None else 0
-    if bare is not None and need > bare and cap and used + bare == cap:
+    if bare is not None and need > bare and (name in spec.denied or (cap and used + bare == cap)):
         return [Shortage(spec.id, name, need, max(0, bare), used, deserved, LimitKind.CAP, cap)]
     least = min((room for room in have if room is not None), default=None)
     if least is None or need <= least:
@@ -358,7 +367,8 @@ def _limits_users(limits: UserLimits) -> bool:
 
 def _limits_models(spec: QueueSpec) -> bool:
     limits = (spec.deserved, spec.borrow_limit, spec.hard_cap, spec.per_user.resources)
-    return any(name.startswith(MODEL_PREFIX) for amount in limits for name, _ in amount or ())
+    named = [name for amount in limits for name, _ in amount or ()]
+    return any(name.startswith(MODEL_PREFIX) for name in (*named, *spec.denied))
 
 
 def _share(spec: QueueSpec, used: int, deserved: int) -> float:

@@ -49,6 +49,8 @@ class Limits:
 
 def _ceiling(spec: QueueSpec, resource: str, deserved: int, borrow: int | None) -> int | None:
     """`deserved` and `borrow` 0 or None: the queue lives on a hard cap alone, if it names the resource at all."""
+    if resource in spec.denied:
+        return 0
     cap = spec.hard_cap.units(resource) if spec.hard_cap is not None else 0
     shared = deserved + borrow if borrow is not None and (deserved or borrow) else None
     return min(cap, shared) if cap and shared is not None else cap or shared
@@ -189,13 +191,18 @@ class Column:
 
     def borrows(self, path: Sequence[int], amount: int) -> bool:
         """Whether one of the queues would reserve more than it deserves if the first took so much more."""
-        for node in path:
+        return self.borrowing_level(path, amount) >= 0
+
+    def borrowing_level(self, path: Sequence[int], amount: int) -> int:
+        """The place on the path of the uppermost of them, -1 where there is none."""
+        found = -1
+        for level, node in enumerate(path):
             amount -= self.reserved[node] - self.inner[node]
             if amount <= 0:
-                return False
+                break
             if self.limits.named[node] and self.reserved[node] + amount > self.limits.deserved[node]:
-                return True
-        return False
+                found = level
+        return found
 
     def own_room(self, node: int, above: int | None) -> int | None:
         """How much more the queue may reserve by its own limits and what its level lends; None: it sets no limit.

@@ -15,7 +15,7 @@ from rayorch.core.errors import AdmissionError, RayorchError, SpecError
 from rayorch.core.events import Event
 from rayorch.core.reports import AttemptReport
 from rayorch.core.snapshot import Versions
-from rayorch.core.types import Kind, Member, NodeId, QueueId, State, Workload, WorkloadId
+from rayorch.core.types import Kind, Member, NodeId, QueueId, QueueMode, State, Workload, WorkloadId
 
 # ---------------------------------------------------------------- commands
 
@@ -69,6 +69,22 @@ class CordonRequest:
     node: NodeId
     reason: str
     drain_by_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueModeRequest:
+    """Open, hold or drain a queue."""
+
+    queue: QueueId
+    mode: QueueMode
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueueRequest:
+    """Remove a queue; with `drain`, one that is in use goes when the last of its work has ended."""
+
+    queue: QueueId
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

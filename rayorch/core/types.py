@@ -201,6 +201,8 @@ class QueueSpec:
     `fence`: nobody outside its subtree preempts in it or is preempted for it; reclaim of what is borrowed goes on.
     `min_runtime_s`: how long an attempt in it runs before it may be evicted, where its own is not longer.
     `strict`: its first workload that can't start keeps those behind it waiting; None: as the profile says.
+    `denied`: resources of which it may hold none.
+    `declared`: the mode that it was last set up with. An operator's `mode` stays until that is another one.
     """
 
     id: QueueId
@@ -221,6 +223,8 @@ class QueueSpec:
     fence: bool = False
     min_runtime_s: float = 0.0
     strict: bool | None = None
+    denied: tuple[str, ...] = ()
+    declared: QueueMode = QueueMode.OPEN
 
     @property
     def parent(self) -> QueueId | None:

@@ -17,6 +17,21 @@ NOTHING = Resources()
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """How much of a queue's budget is used, since `since_s`. `burn`: 1 spends it evenly over its period.
+
+    `spent_at_s`: when nothing is left at what is in use now, None: not in this period. `again_s`: when the next period
+    begins.
+    """
+
+    used_gpu_hours: float
+    since_s: float
+    burn: float | None = None
+    spent_at_s: float | None = None
+    again_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueRow:
     """One queue with what it holds, its children's holdings included.
 
@@ -31,6 +46,7 @@ class QueueRow:
     pending: int = 0
     running: int = 0
     oldest_pending_s: float | None = None
+    budget: BudgetRow | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,8 +68,24 @@ def test_a_closed_queue_or_one_above_it_starts_nothing_and_takes_submissions(mod
     submit(built, workload("w", queue="q/a"))
     with pytest.raises(StalePlanError, match=f"q starts nothing: its mode is {mode.value}"):
         begin(built, "w", seats("n1", 1))
-    set_queue(built, queue("q"))
+    apply(built, built.set_queue_mode(Q, QueueMode.OPEN, 9.0))
     begin(built, "w", seats("n1", 1))
+
+
+def test_what_an_operator_held_stays_held_when_the_same_settings_are_applied_again() -> None:
+    built = tree()
+    set_queue(built, queue("q", 4))
+    apply(built, built.set_queue_mode(Q, QueueMode.HOLD, 9.0))
+    set_queue(built, queue("q", 5))
+    assert (built.queues[Q].mode, built.queues[Q].deserved) == (QueueMode.HOLD, gpus(5))
+    set_queue(built, queue("q", 5, mode=QueueMode.DRAIN))
+    assert built.queues[Q].mode is QueueMode.DRAIN
+    set_queue(built, queue("q", 5))
+    assert built.queues[Q].mode is QueueMode.OPEN
+    with pytest.raises(SpecError, match="mode"):
+        built.set_queue_mode(Q, QueueMode.DELETING, 10.0)
+    with pytest.raises(AdmissionError, match="does not exist"):
+        built.set_queue_mode(QueueId("x"), QueueMode.HOLD, 10.0)
 
 
 def test_nobody_sets_the_mode_that_deletion_sets() -> None:

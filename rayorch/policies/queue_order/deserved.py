@@ -1,7 +1,8 @@
 """Deserved shares first: who stays within its queue's share, then priority, then the queue that uses least of its own.
 
 Borrowers come last whatever their priority, because what they take can be reclaimed: started first, they would only be
-stopped again in the next turn.
+stopped again in the next turn. Of those that borrow, the queue with the larger `surplus_priority` goes first: the
+uppermost on the path that would hold more than its share.
 """
 
 from __future__ import annotations
@@ -11,4 +12,5 @@ from rayorch.core.ordering import OrderView, QueueHead, SortKey
 
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first."""
-    return (int(head.borrows), -head.priority, head.quota.share(head.queue))
+    surplus = head.quota.surplus_priority(head.queue, head.resources) if head.borrows else 0
+    return (int(head.borrows), -surplus, -head.priority, head.quota.share(head.queue))

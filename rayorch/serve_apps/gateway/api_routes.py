@@ -23,14 +23,17 @@ from rayorch.config import (
     load_json,
     parse_document,
 )
+from rayorch.config.queues import mode_of
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.payload import Json
 from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
+    DeleteQueueRequest,
     EventsRequest,
     ListRequest,
+    QueueModeRequest,
     Reply,
     UncordonRequest,
     Until,
@@ -52,10 +55,10 @@ from rayorch.serve_apps.gateway.json_views import (
     node_names,
     overview_json,
     plan_json,
-    queue_json,
     workload_json,
 )
 from rayorch.serve_apps.gateway.problems import NotFoundError, problem, raise_unless_accepted
+from rayorch.serve_apps.gateway.queue_views import queue_json
 from rayorch.serve_apps.gateway.repartition_views import repartition_json
 from rayorch.serve_apps.gateway.settings import GatewaySettings
 
@@ -102,6 +105,7 @@ class ApiRoutes:
         add("/events", self.events, methods=["GET"])
         add("/queues", self.queues, methods=["GET"])
         add("/queues/{queue:path}", self.delete_queue, methods=["DELETE"])
+        add("/queues/{queue:path}", self.change_queue, methods=["PATCH"])
         add("/nodes", self.nodes, methods=["GET"])
         add("/capacity", self.capacity, methods=["GET"])
         add("/bypasses", self.bypasses, methods=["GET"])
@@ -311,9 +315,15 @@ class ApiRoutes:
         rows = sorted(view.queues, key=lambda row: row.spec.id)
         return JSONResponse({"apiVersion": API_VERSION, "items": [queue_json(q) for q in rows]})
 
-    async def delete_queue(self, queue: str) -> Response:
-        """Remove an empty queue."""
-        raise_unless_accepted(await self._backend.delete_queue(QueueId(queue)))
+    async def change_queue(self, queue: str, request: Request) -> Response:
+        """{"mode": "open" | "hold" | "drain"}: what of the queue starts, and whether what runs stays."""
+        mode = mode_of(load_json(await request.body()))
+        raise_unless_accepted(await self._backend.set_queue_mode(QueueModeRequest(QueueId(queue), mode)))
+        return JSONResponse({"queue": queue, "mode": mode.value})
+
+    async def delete_queue(self, queue: str, drain: bool = False) -> Response:
+        """Remove a queue: an empty one at once; with `drain`, one that is in use when its last work has ended."""
+        raise_unless_accepted(await self._backend.delete_queue(DeleteQueueRequest(QueueId(queue), drain)))
         return Response(status_code=204)
 
     async def nodes(self) -> Response:

@@ -13,16 +13,18 @@ from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
+    DeleteQueueRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
+    QueueModeRequest,
     Reply,
     SubmitResult,
     UncordonRequest,
     WaitRequest,
     WorkloadPage,
 )
-from rayorch.core.types import Allocation, NodeId, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Allocation, NodeId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview, PlanView
 
 
@@ -73,8 +75,12 @@ class Backend(Protocol):
         """Create a queue or replace its settings."""
         ...
 
-    async def delete_queue(self, queue: QueueId) -> Reply:
-        """Remove an empty queue."""
+    async def set_queue_mode(self, request: QueueModeRequest) -> Reply:
+        """Open, hold or drain a queue."""
+        ...
+
+    async def delete_queue(self, request: DeleteQueueRequest) -> Reply:
+        """Remove a queue: an empty one, or with `drain` when its last work has ended."""
         ...
 
     async def renew(self, attempt: AttemptRef) -> bool:

@@ -22,9 +22,11 @@ from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
+    DeleteQueueRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
+    QueueModeRequest,
     RecordedEvent,
     Reply,
     SubmitResult,
@@ -39,6 +41,7 @@ from rayorch.core.types import (
     NodeId,
     NodeSpec,
     QueueId,
+    QueueMode,
     QueueSpec,
     State,
     Workload,
@@ -224,11 +227,22 @@ class FakeBackend:
         self.journal.append(QueueSet(spec, self.now_s))
         return ACCEPTED
 
-    async def delete_queue(self, queue: QueueId) -> Reply:
-        """Take it out."""
-        if self.queues.pop(queue, None) is None:
-            return Reply(False, "rejected", "queue", f"there is no queue {queue}")
-        return ACCEPTED
+    async def set_queue_mode(self, request: QueueModeRequest) -> Reply:
+        """Put it in with its mode."""
+        if request.queue not in self.queues:
+            return Reply(False, "rejected", "queue", f"there is no queue {request.queue}")
+        return await self.set_queue(replace(self.queues[request.queue], mode=request.mode))
+
+    async def delete_queue(self, request: DeleteQueueRequest) -> Reply:
+        """Take it out; one that is in use only with `drain`, and then it is marked."""
+        if request.queue not in self.queues:
+            return Reply(False, "rejected", "queue", f"there is no queue {request.queue}")
+        if not any(w.spec.queue == request.queue and not w.state.terminal for w in self.known.values()):
+            del self.queues[request.queue]
+            return ACCEPTED
+        if not request.drain:
+            return Reply(False, "rejected", "queue", f"queue {request.queue} has workloads that have not ended")
+        return await self.set_queue(replace(self.queues[request.queue], mode=QueueMode.DELETING))
 
     async def renew(self, attempt: AttemptRef) -> bool:
         """True until the test puts the workload into `lapsed`."""

@@ -13,18 +13,15 @@ from rayorch.core.isolation import isolation_warnings
 from rayorch.core.payload import Json
 from rayorch.core.requests import RecordedEvent
 from rayorch.core.types import Allocation, Resources, Workload
-from rayorch.core.views import ExplainView, NodeRow, Overview, PlanView, QueueRow, WorkloadRow
+from rayorch.core.views import ExplainView, NodeRow, Overview, PlanView, WorkloadRow
 from rayorch.core.whatif import Change, Interval, Victim
 from rayorch.serve_apps.gateway.capacity_views import capacity_json
 from rayorch.serve_apps.gateway.device_views import device_json
+from rayorch.serve_apps.gateway.queue_views import amounts as amounts
+from rayorch.serve_apps.gateway.queue_views import queue_json as queue_json
 from rayorch.serve_apps.gateway.timing_views import timing_json
 
 API_VERSION = "rayorch/v1"
-
-
-def amounts(held: Resources) -> dict[str, Json]:
-    """{"GPU": 0.5, "CPU": 4}; whole amounts as integers."""
-    return {name: int(n) if n == int(n) else n for name, n in held.to_floats().items()}
 
 
 def wait_json(wait: Wait) -> dict[str, Json]:
@@ -182,28 +179,6 @@ def plan_json(view: PlanView, node_names: dict[str, str]) -> Json:
         "waits": [wait_json(wait) for wait in found.waits],
         "position": found.position,
         "start": _interval_json(found.start),
-    }
-
-
-def queue_json(row: QueueRow) -> Json:
-    """One queue with what it holds."""
-    spec = row.spec
-    return {
-        "name": spec.id,
-        "deserved": amounts(spec.deserved),
-        "borrowLimit": None if spec.borrow_limit is None else amounts(spec.borrow_limit),
-        "lendLimit": None if spec.lend_limit is None else amounts(spec.lend_limit),
-        "weight": spec.weight,
-        "minPriority": spec.min_priority,
-        "maxPriority": spec.max_priority,
-        "maxPending": spec.max_pending,
-        "strict": spec.strict,
-        "used": amounts(row.used),
-        "borrowed": amounts(row.borrowed),
-        "lent": amounts(row.lent),
-        "pending": row.pending,
-        "running": row.running,
-        "oldestPendingS": row.oldest_pending_s,
     }
 
 

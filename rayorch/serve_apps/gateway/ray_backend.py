@@ -22,9 +22,11 @@ from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
+    DeleteQueueRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
+    QueueModeRequest,
     Reply,
     SubmitResult,
     UncordonRequest,
@@ -32,7 +34,7 @@ from rayorch.core.requests import (
     WorkloadPage,
     refusal,
 )
-from rayorch.core.types import Allocation, NodeId, QueueId, QueueSpec, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Allocation, NodeId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview, PlanView
 
 log = logging.getLogger(__name__)
@@ -180,9 +182,14 @@ class RayBackend:
         reply: Reply = await self._owner("set_queue", spec)
         return reply
 
-    async def delete_queue(self, queue: QueueId) -> Reply:
+    async def set_queue_mode(self, request: QueueModeRequest) -> Reply:
         """To the queue owner."""
-        reply: Reply = await self._owner("delete_queue", queue)
+        reply: Reply = await self._owner("set_queue_mode", request)
+        return reply
+
+    async def delete_queue(self, request: DeleteQueueRequest) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("delete_queue", request)
         return reply
 
     async def cordon(self, request: CordonRequest) -> Reply:
