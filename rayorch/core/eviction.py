@@ -24,6 +24,11 @@ class EvictionKnobs:
     workload in its turn by the mildest means, under the rules of deserved shares.
     `exempt_s`: how long every attempt runs before it may be stopped. `priority_doubles`: for every so many points of
     priority a lost GPU-second counts twice as much, 0: it counts the same at any priority.
+    `lazy`: nobody is evicted for quota alone: a claim that has room but no quota waits.
+    `consolidate`: move gangs so that a waiting one fits, when its start is worth more than the moves cost:
+    `start_worth_s` times its GPUs. `whole_node_worth_s`: the same for a node that is emptied while nobody waits, per
+    GPU of it, 0: none is. Moved are gangs whose checkpoint is at most `move_after_checkpoint_s` old and that have run
+    for `move_cooldown_s`; at most `moves_per_turn`.
     `saturation`: a queue that would hold more than its fair share reclaims only from siblings whose use of theirs is
     larger by this factor, at least 1.
     `consolidation_victims`: how many running workloads a consolidation may look at; 0 switches it off, -1: any number.
@@ -33,6 +38,13 @@ class EvictionKnobs:
     passes: tuple[Action, ...] = ()
     exempt_s: float = 0.0
     priority_doubles: float = 100.0
+    lazy: bool = False
+    consolidate: bool = True
+    start_worth_s: float = 600.0
+    whole_node_worth_s: float = 0.0
+    move_after_checkpoint_s: float = 60.0
+    move_cooldown_s: float = 600.0
+    moves_per_turn: int = 8
     saturation: float = 1.0
     consolidation_victims: int = 16
     stale_grace_s: float = 60.0

@@ -13,6 +13,7 @@ from rayorch.core.planning.admit import admit, key_of
 from rayorch.core.planning.backfill import backfill
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Gang
+from rayorch.core.planning.consolidate import consolidate, defragment, keep_moved
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
@@ -67,6 +68,7 @@ def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
     keep_promises(draft)
+    keep_moved(draft)
     set_aside(draft)
     walk = draft.walk = _admitted(draft)  # 3: what is asked for, and what can't be looked at yet
     for request in walk.gated():
@@ -89,6 +91,7 @@ def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -
         backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     upgrade(draft)  # and better GPU models
+    defragment(draft)  # and whole nodes
     return draft
 
 
@@ -129,6 +132,7 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
         released = served is Served.RELEASING or any(promise(draft, way) for way in claim.ways)
         if not released and ordered and _expect(draft, walk, claim):
             return
+        released = released or any(_moved_for(draft, way) for way in claim.ways)
         if released or any(_evict(draft, way) for way in claim.ways):
             wait, expected_s = releasing_wait(draft, draft.reserves[-1].members)
             walk.tell(Verdict(lambda: (*quota_waits(draft, claim), wait), False))
@@ -195,6 +199,17 @@ def _expect(draft: Draft, walk: Walk, claim: Claim) -> bool:
     walk.tell(Verdict(lambda: (*room_waits(draft, claim.shape), wait), True))
     _estimate(draft, claim, expected_s)
     return True
+
+
+def _moved_for(draft: Draft, claim: Claim) -> bool:
+    """Move others for it, where nobody loses its place by that."""
+    key = ("moved", draft.kind(claim))
+    if key in draft.failed or delay_left_s(claim.workload, draft.facts.now_s):
+        return False
+    if consolidate(draft, claim):
+        return True
+    draft.failed.add(key)
+    return False
 
 
 def _evict(draft: Draft, claim: Claim) -> bool:

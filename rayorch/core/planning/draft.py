@@ -82,7 +82,8 @@ class Draft:
     of a queue; `until`: when it should start on them, where that is known; `heads`: the queues that have such a head.
     `protected`: whom no eviction may touch, and why; `fences`: those
     around a queue.
-    `moved`: the seats that stopped workloads get elsewhere. `order_view`: see `view`.
+    `moved`: the seats that stopped workloads get elsewhere;
+    `movable`: what could be moved so. `order_view`: see `view`.
     `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
     claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
@@ -117,6 +118,7 @@ class Draft:
     added: dict[WorkloadId, list[Member]] = field(default_factory=dict)
     reserves: list[Reserve] = field(default_factory=list)
     moved: list[Reserve] = field(default_factory=list)
+    movable: tuple[Move, ...] | None = None
     order_view: OrderView | None = None
     cordons: list[Cordon] = field(default_factory=list)
     leaving: list[Leaving] = field(default_factory=list)

@@ -68,7 +68,7 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
 
     `cause` is RECLAIMED or PREEMPTED. Spends the draft's budget of what-ifs; when that ends nobody is evicted.
     """
-    if draft.budget <= 0:
+    if draft.budget <= 0 or _lacks_only_quota(draft, claim):
         return False
     moves, reclaims = allowed(draft, claim, reclaims=cause is StopCause.RECLAIMED), cause is StopCause.RECLAIMED
     trials = [
@@ -80,6 +80,13 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
         return False
     _order(draft, claim, cause, min(ways, key=lambda found: found.price))
     return True
+
+
+def _lacks_only_quota(draft: Draft, claim: Claim) -> bool:
+    """Whether a profile that evicts lazily leaves others alone, because there is room for the claim."""
+    if not draft.facts.profile.eviction.lazy or fits_quota(claim, draft.soon.quota):
+        return False
+    return find(claim.shape, draft.soon_search()) is not None
 
 
 # ---------------------------------------------------------------- what-ifs

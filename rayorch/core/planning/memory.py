@@ -39,6 +39,7 @@ from rayorch.core.types import (
     QueueSpec,
     Resources,
     State,
+    StopCause,
     Workload,
     WorkloadId,
 )
@@ -394,12 +395,14 @@ class Memory:
         )
 
     def _owed(self, leaving: Iterable[Leaving], now_s: float) -> frozenset[WorkloadId]:
-        """Who is owed room: what was freed for a workload is its own until it starts, for a bounded time."""
+        """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time."""
         found = {gone.beneficiary for gone in leaving}
         for id in self._yielded:
             workload = self.workloads[id]
             if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
                 found.add(workload.yielded_to)
+                if workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
+                    found.add(id)
         return frozenset(id for id in found if id is not None)
 
     def _repairs(self, now_s: float, hold_s: float) -> frozenset[WorkloadId]:
