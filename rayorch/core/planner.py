@@ -222,8 +222,9 @@ def _evict(draft: Draft, claim: Claim) -> bool:
         return False
     if delay_left_s(claim.workload, draft.facts.now_s):
         return False
+    kind = draft.kind(claim)
     for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
-        key = (cause.value, draft.kind(claim))
+        key = (cause.value, kind)
         if key in draft.failed:
             continue
         if evict(draft, claim, cause):

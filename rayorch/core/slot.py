@@ -86,7 +86,7 @@ class Slot:
     amounts mean that more is held than the node has.
     """
 
-    __slots__ = ("_free", "amounts", "devices", "gpu_units", "layout", "left")
+    __slots__ = ("_free", "_pieces", "amounts", "devices", "gpu_units", "layout", "left")
 
     def __init__(self, amounts: dict[str, int], left: tuple[int, ...], layout: DeviceLayout) -> None:
         self.amounts = amounts
@@ -100,6 +100,7 @@ class Slot:
         self.devices = devices
         self.gpu_units = sum(devices)
         self._free: Resources | None = None
+        self._pieces: dict[Resources, int] = {}
 
     @staticmethod
     def empty(node: NodeSpec) -> Slot:
@@ -168,7 +169,13 @@ class Slot:
         return all(len(self._instances(profile)) >= count for profile, count in need.slices if self._lists(profile))
 
     def pieces(self, bundle: Resources) -> int:
-        """How many such bundles it takes, one after the other; of empty ones, `ENDLESS`."""
+        """How many such bundles it takes, one after the other; of empty ones, `ENDLESS`. Counted once."""
+        known = self._pieces.get(bundle)
+        if known is None:
+            known = self._pieces[bundle] = self._count(bundle)
+        return known
+
+    def _count(self, bundle: Resources) -> int:
         if not bundle.items:
             return ENDLESS
         if not self.fits(bundle):

@@ -163,6 +163,7 @@ class Draft:
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
     model_room: dict[str, int] | None = None
     released: bool = False
+    shut: frozenset[NodeId] = frozenset()
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
@@ -201,7 +202,9 @@ class Draft:
         def fullest(domain: Domain) -> SortKey:
             return (sum(rooms[0].gpu_units(node) for node in domain.nodes),)
 
-        return Search(rooms, self.facts.topology, self.facts.score, fullest, frozenset(self.closed))
+        if len(self.shut) != len(self.closed):
+            self.shut = frozenset(self.closed)
+        return Search(rooms, self.facts.topology, self.facts.score, fullest, self.shut)
 
     def open_search(self) -> Search:
         """Where something can start now: room in both books."""
@@ -378,7 +381,8 @@ class Draft:
         self.touched.extend(m.node for m in members)
         self._forget_moves(workload.id)
         self.no_room.clear()
-        self.borrowed.clear()
+        above = {spec.id for spec in self.soon.quota.path(workload.spec.queue)}
+        self.borrowed = {key: seats for key, seats in self.borrowed.items() if key[0] not in above}
         if members:
             self.leaving.append(Leaving(workload.id, members, deadline_s, beneficiary, ends))
 

@@ -71,6 +71,8 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     if draft.budget <= 0 or _lacks_only_quota(draft, claim):
         return False
     moves, reclaims = allowed(draft, claim, reclaims=cause is StopCause.RECLAIMED), cause is StopCause.RECLAIMED
+    if not moves:
+        return False
     trials = [
         Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, reclaims)
         for shape in claim.shape.by_model
@@ -94,8 +96,6 @@ def _lacks_only_quota(draft: Draft, claim: Claim) -> bool:
 
 def _could_suffice(trial: Trial, moves: Sequence[Move]) -> bool:
     """A cheap look before any what-if: all that is free or could be freed, against what is claimed."""
-    if not moves:
-        return False
     missing = trial.missing_gpu_units
     for move in moves:
         if missing <= 0:

@@ -73,7 +73,7 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
     if shape.accelerators:
         tried = (_find(shape, need, search.on(model)) for model in shape.accelerators)
         return next((nodes for nodes in tried if nodes is not None), None)
-    if search.closed and search.free_gpu_units(search.topology.nodes) < need:
+    if search.closed and search.view is None and search.free_gpu_units(search.topology.nodes) < need:
         return None
     return _find(shape, need, search)
 

@@ -12,7 +12,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.room import Room
 from rayorch.core.time_limits import longest_s
-from rayorch.core.types import UNIT, Member, NodeId, State, Workload
+from rayorch.core.types import UNIT, Member, NodeId, State, Workload, WorkloadId
 
 MAX_PROBES = 24
 """Trial placements for one head; beyond that its time counts as unknown."""
@@ -42,6 +42,7 @@ class Timeline:
         self.now_s = facts.now_s
         self._forecast = Forecast(facts.snapshot.history, facts.now_s)
         self._learned = bool(facts.snapshot.history.classes)
+        self._running: dict[WorkloadId, float] | None = None
         self._releases = self._of(draft)
         self._started = -1
 
@@ -72,18 +73,24 @@ class Timeline:
         return named or self._learned
 
     def _of(self, draft: Draft) -> list[Release]:
-        found: list[Release] = []
-        workloads = draft.facts.workloads
-        held = ((id, allocation.members) for id, allocation in draft.facts.held.items() if id not in draft.stops)
-        new = ((id, start.members) for id, start in draft.starts.items())
-        for id, members in (*held, *new):
-            workload = workloads[id]
-            if workload.state is State.STOPPING or not self._known(workload):
-                continue
-            left = self._forecast.remaining(workload)
-            if left is not None:
-                found.append(Release(self.now_s + left[0], members))
+        if self._running is None:  # once a turn: most of what is looked at runs already
+            held = draft.facts.held
+            self._running = {id: at_s for id in held if (at_s := self._ends_s(draft, id)) is not None}
+        found = [
+            Release(at_s, draft.facts.held[id].members) for id, at_s in self._running.items() if id not in draft.stops
+        ]
+        for id, start in draft.starts.items():
+            at_s = self._ends_s(draft, id)
+            if at_s is not None:
+                found.append(Release(at_s, start.members))
         return sorted(found, key=lambda release: release.at_s)
+
+    def _ends_s(self, draft: Draft, id: WorkloadId) -> float | None:
+        workload = draft.facts.workloads[id]
+        if workload.state is State.STOPPING or not self._known(workload):
+            return None
+        left = self._forecast.remaining(workload)
+        return None if left is None else self.now_s + left[0]
 
 
 def opening(draft: Draft, shape: Shape, timeline: Timeline) -> Opening | None:
