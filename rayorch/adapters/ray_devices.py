@@ -21,7 +21,7 @@ from ray._private import worker as ray_worker
 from ray._raylet import PlacementGroupID
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
-from rayorch.core.device_binding import devices_of
+from rayorch.core.device_binding import devices_of, is_spread
 from rayorch.core.errors import ClusterError
 from rayorch.core.reports import SeatInUse
 from rayorch.core.types import GPU, Resources
@@ -92,6 +92,7 @@ class _Bindings:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._named: dict[str, tuple[tuple[int, ...], ...]] = {}
+        self._spread: set[tuple[str, int]] = set()
         self._chosen: dict[Held, tuple[int, ...]] = {}
         self._unnamed: dict[tuple[str, int], set[int]] = {}
         self._news: set[tuple[str, int]] = set()
@@ -105,7 +106,7 @@ class _Bindings:
                 self._note(held)
                 return ()
             if held not in self._chosen:
-                whole = len(held.numbers) == len(devices)
+                whole = len(held.numbers) == len(devices) or (held.group_id, held.bundle_index) in self._spread
                 self._chosen[held] = tuple(sorted(devices)) if whole else self._part(held, devices)
             return self._chosen[held]
 
@@ -118,6 +119,7 @@ class _Bindings:
             bundles = row.get("bundles", {})
             amounts = [Resources.of({k: float(n) for k, n in bundles[i].items()}) for i in sorted(bundles, key=int)]
             self._named[group_id] = tuple(devices_of(amount) for amount in amounts)
+            self._spread |= {(group_id, i) for i, amount in enumerate(amounts) if is_spread(amount)}
         return self._named[group_id]
 
     def _part(self, held: Held, devices: tuple[int, ...]) -> tuple[int, ...]:

@@ -50,6 +50,12 @@ def devices_of(amount: Resources) -> tuple[int, ...]:
     return tuple(index for index, _ in sorted(shares, key=lambda share: (share[1] < UNIT, share[0])))
 
 
+def is_spread(amount: Resources) -> bool:
+    """Whether it names parts of several GPUs, which whoever works in it has all of; Ray counts only their sum."""
+    shares = split_devices(amount)[1]
+    return len(shares) > 1 and all(units < UNIT for _, units in shares)
+
+
 def is_exact(total: Resources) -> bool:
     """Whether a node of these resources declares every GPU that it has, once each."""
     rest, shares = split_devices(total)

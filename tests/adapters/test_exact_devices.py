@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from rayorch.adapters.ray_job.attempt import AttemptIdentity, GrantReader
 from rayorch.adapters.ray_job.hooks import DEVICES_SETUP
 from rayorch.adapters.ray_nodes import observe_nodes, used_by_node
 from rayorch.adapters.ray_serve.builder import with_devices_setup
+from rayorch.core.bound_devices import bundle_of
 from rayorch.core.device_binding import device_resource
 from rayorch.core.errors import ClusterError
 from rayorch.core.payload import Payload
 from rayorch.core.reports import AttemptReport, SeatInUse, SeatsInUse
-from rayorch.core.types import UNIT, NodeId
+from rayorch.core.types import UNIT, Member, NodeId, Resources
 from tests.ray_cluster import EmulatedCluster
 
 GROUP = "2a92a185753ff764e00f06814b1801000000"
@@ -235,4 +237,26 @@ def test_a_place_in_the_raylets_list_is_a_gpus_number_and_what_is_seen_is_its_uu
     assert both[:2] == (["GPU-a", "MIG-d"], "GPU-a,MIG-d")
     used = used_by_node()[NodeId(node)]
     assert [used.units(name) for name in ("gpu0", "gpu1", "gpu2", "gpu3")] == [UNIT, 0, UNIT, UNIT]
+    ray.util.remove_placement_group(group)
+
+
+@pytest.mark.ray
+def test_parts_of_several_gpus_lie_beside_each_other_and_are_all_seen(node: str) -> None:
+    """Seats as the books make them: two members that share gpu0 and gpu1, a share by memory, an instance by profile."""
+    both = Member("w", 0, NodeId(node), Resources.of({"GPU": 1, "gpu-devices": 2}), devices=(0, 1), exact=True)
+    memory = replace(both, bundle=Resources.of({"GPU": 0.25, "gpu-memory-mib": 20_000}), devices=(2,))
+    instance = replace(both, bundle=Resources.of({"mig-1g.10gb": 1}), devices=(3,))
+    bundles = [bundle_of(m).to_floats() for m in (both, both, memory, instance)]
+    assert bundles[2:] == [{"GPU": 0.25, "gpu2": 0.25}, {"GPU": 1.0, "gpu3": 1.0}]
+    group = placement_group(bundles)
+    ray.get(group.ready(), timeout=60)
+
+    def start(bundle: int, gpus: float) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+        env = {"env_vars": {HOOK: DEVICES_SETUP}}
+        return ray.remote(num_gpus=gpus, num_cpus=0, scheduling_strategy=strategy, runtime_env=env)(Sees).remote()
+
+    actors = [start(0, 1), start(1, 0.5), start(2, 0.25), start(3, 1)]
+    seen = [ids for ids, _, _ in ray.get([actor.sees.remote() for actor in actors], timeout=120)]
+    assert seen == [["GPU-a", "MIG-b"], ["GPU-a", "MIG-b"], ["MIG-c"], ["MIG-d"]]
     ray.util.remove_placement_group(group)

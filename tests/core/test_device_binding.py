@@ -12,7 +12,15 @@ from rayorch.core.admission import check_queue, check_workload
 from rayorch.core.adoption import WorldGroup, adopt_world
 from rayorch.core.allocations import Allocations, bind_seats
 from rayorch.core.bound_devices import bundle_of, merge_observed, news_of
-from rayorch.core.device_binding import deal, device_index, devices_of, is_exact, split_devices, with_devices
+from rayorch.core.device_binding import (
+    deal,
+    device_index,
+    devices_of,
+    is_exact,
+    is_spread,
+    split_devices,
+    with_devices,
+)
 from rayorch.core.errors import SpecError
 from rayorch.core.inventory import UNNAMED_USE, Inventory
 from rayorch.core.reports import SeatInUse
@@ -296,3 +304,10 @@ def test_a_controller_lets_the_books_follow_what_a_job_has_seen() -> None:
     assert _follow_devices(facts, books.allocations[W, 1]) == [Rebind(W, 1, view.in_use)]  # type: ignore[arg-type]
     books.rebind(W, 1, view.in_use or ())
     assert _follow_devices(facts, books.allocations[W, 1]) == []  # type: ignore[arg-type]
+
+
+def test_parts_of_several_gpus_are_told_from_a_whole_one_and_a_part() -> None:
+    assert is_spread(Resources.of({"GPU": 1, "gpu0": 0.5, "gpu1": 0.5}))
+    assert not is_spread(Resources.of({"GPU": 2, "gpu0": 1, "gpu1": 1}))
+    assert not is_spread(Resources.of({"GPU": 0.5, "gpu1": 0.5}))
+    assert not is_spread(Resources.of({"GPU": 1}))
