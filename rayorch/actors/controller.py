@@ -211,7 +211,7 @@ class ControllerShell:
         turn = self._turn
         if turn is None:
             return None
-        view = explain_view(workload, turn)
+        view = explain_view(workload, turn, self._settings.profile)
         if view is None or not changes:
             return view
         async with self._asking:

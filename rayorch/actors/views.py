@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rayorch.core.arrays import waiting_count
 from rayorch.core.budgets import burn, next_period_s, settled, spent_at_s
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Wait, WaitReason
+from rayorch.core.ordering import OrderView, order_words
+from rayorch.core.policy import Profile
 from rayorch.core.quota import Quota
 from rayorch.core.sharing import device_shares
 from rayorch.core.snapshot import Snapshot, Versions
@@ -26,6 +28,7 @@ from rayorch.core.types import (
     WorkloadId,
     total,
 )
+from rayorch.core.usage_weights import used_below
 from rayorch.core.views import BudgetRow, DeviceHolder, ExplainView, NodeRow, Overview, QueueRow, WorkloadRow
 
 JUST_ACCEPTED = (Wait(WaitReason.PLANNING, "accepted a moment ago, not yet looked at", unblocks="the next turn"),)
@@ -43,13 +46,15 @@ class Turn:
     took_s: float
 
 
-def explain_view(workload_id: WorkloadId, turn: Turn) -> ExplainView | None:
+def explain_view(workload_id: WorkloadId, turn: Turn, profile: Profile) -> ExplainView | None:
     """Why a workload is where it is; None when the turn did not see it."""
     workload = next((w for w in turn.snapshot.workloads if w.id == workload_id), None)
     if workload is None:
         return None
     row = _workload_row(workload, turn, _current_allocations(turn.snapshot))
     queues = {queue.spec.id: queue for queue in queue_rows(turn.snapshot)}
+    waits = workload.state is State.PENDING
+    order = order_words(profile.order, workload, OrderView.of(turn.snapshot, profile.ordering)) if waits else ""
     return ExplainView(
         workload=workload,
         position=row.position,
@@ -59,6 +64,7 @@ def explain_view(workload_id: WorkloadId, turn: Turn) -> ExplainView | None:
         cycle=turn.number,
         evaluated_s=turn.ended_s,
         queue=queues.get(workload.spec.queue),
+        order=order,
     )
 
 
@@ -99,7 +105,9 @@ def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
     for workload in snapshot.workloads:
         for queue in quota.path(workload.spec.queue):
             inside[queue.id].append(workload)
-    return tuple(_queue_row(queue, used, inside[queue.id], snapshot) for queue in snapshot.queues)
+    lately = used_below(snapshot.history, snapshot.now_s)
+    rows = (_queue_row(queue, used, inside[queue.id], snapshot) for queue in snapshot.queues)
+    return tuple(replace(row, lately_gpu_s=lately.get(row.spec.id, 0.0)) for row in rows)
 
 
 def _queue_row(

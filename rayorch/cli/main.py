@@ -218,6 +218,8 @@ def explain(
         data = client.workload(workload).explain(changes).to_dict()
         if output in (Format.TABLE, Format.CSV):
             say(rows.explain_heading(data))
+            if data.get("order"):
+                say(f"order: {data['order']}")
             show(rows.waits(data), rows.WAIT_COLUMNS, output)
             if output is Format.TABLE:
                 for line in (*rows.change_lines(data), *rows.isolation_lines(data)):

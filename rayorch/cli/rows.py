@@ -254,6 +254,7 @@ QUEUE_COLUMNS = (
     Column("SHARE", lambda q: _share(q), right=True),
     Column("MODE", lambda q: q.get("mode", "open")),
     Column("BUDGET", lambda q: budget_text(q), right=True),
+    Column("LATELY", lambda q: f"{q.get('latelyGpuHours', 0):.1f} GPU-h", right=True),
 )
 
 

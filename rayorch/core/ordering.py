@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from rayorch.core.history import HALF_LIFE_S, History
 from rayorch.core.quota import Quota
+from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
     CPU,
     GPU,
@@ -54,6 +55,22 @@ def basis_of(policy: Callable[..., object]) -> Basis:
     """What an order policy's keys depend on."""
     basis = getattr(policy, "basis", Basis.TURN)
     return basis if isinstance(basis, Basis) else Basis.TURN
+
+
+def in_words(words: Callable[[Workload, OrderView], str]) -> Callable[[AnyPolicy], AnyPolicy]:
+    """Let an order policy say what a workload's place comes from: "by priority 5, then by age"."""
+
+    def mark(policy: AnyPolicy) -> AnyPolicy:
+        vars(policy)["words"] = words
+        return policy
+
+    return mark
+
+
+def order_words(policy: Callable[..., object], workload: Workload, view: OrderView) -> str:
+    """What a waiting workload's place in its queue comes from, by the policy's own words; empty where it has none."""
+    words = getattr(policy, "words", None)
+    return str(words(workload, view)) if callable(words) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,13 @@ class OrderView:
     workloads: tuple[Workload, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     _memo: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @staticmethod
+    def of(snapshot: Snapshot, knobs: OrderKnobs) -> OrderView:
+        """The facts of a snapshot."""
+        queues = {spec.id: spec for spec in snapshot.queues}
+        past, work = snapshot.history, (snapshot.workloads, snapshot.allocations)
+        return OrderView(snapshot.now_s, knobs, queues, snapshot.nodes, past, *work)
 
     def once(self, make: Callable[[OrderView], T]) -> T:
         """What `make(view)` gives, made once a turn: for tables that every key of the turn reads."""

@@ -36,7 +36,8 @@ class QueueRow:
     """One queue with what it holds, its children's holdings included.
 
     `borrowed`: used beyond deserved. `lent`: deserved, unused by this queue, and in use elsewhere.
-    `oldest_pending_s`: how long its oldest waiting workload has waited [s], None when none waits.
+    `oldest_pending_s`: how long its oldest waiting workload has waited [s], None when none waits. `lately_gpu_s`: what
+    was used, decayed by the profile's half-life.
     """
 
     spec: QueueSpec
@@ -47,6 +48,7 @@ class QueueRow:
     running: int = 0
     oldest_pending_s: float | None = None
     budget: BudgetRow | None = None
+    lately_gpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class WorkloadRow:
 class ExplainView:
     """Why a workload is where it is, as evaluated at `evaluated_s` in turn `cycle` of the controller's loop.
 
-    `changes`: what would let it start, where that was asked for; None where it was not.
+    `changes`: what would let it start, where that was asked for; None where it was not. `order`: what its place in its
+    queue comes from, empty for one that does not wait.
     """
 
     workload: Workload
@@ -104,6 +107,7 @@ class ExplainView:
     evaluated_s: float
     queue: QueueRow | None = None
     changes: tuple[Change, ...] | None = None
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True)

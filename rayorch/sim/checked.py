@@ -144,7 +144,7 @@ class CheckedCluster(SimCluster):
         self.check_now()
         self.check_past()
         for seen, made, outcomes in self.controller.plans[self._judged :]:
-            self.complain(check_plan(seen, made))
+            self.complain(check_plan(seen, made, self.profile))
             if self.scaling is not None:
                 self.complain(check_scale(seen, made, self.profile.node_idle_s))
             self._check_repeats(outcomes)

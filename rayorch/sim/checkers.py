@@ -13,7 +13,9 @@ from rayorch.core.adoption import WorldGroup, parse_group_name
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
 from rayorch.core.device_binding import split_devices
+from rayorch.core.ordering import OrderView
 from rayorch.core.planning.takings import OWED_S
+from rayorch.core.policy import Profile
 from rayorch.core.sharing import asks_of_ray, device_shares, uses_devices
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
@@ -228,18 +230,19 @@ def check_orphans(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: st
 # ---------------------------------------------------------------- one plan
 
 
-def check_plan(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
-    """All that can be judged from a snapshot and the plan that was made on it."""
-    return (*check_beneficiaries(snapshot, plan), *check_reserved_head(snapshot, plan), *check_reasons(snapshot, plan))
+def check_plan(snapshot: Snapshot, plan: Plan, profile: Profile | None = None) -> tuple[Violation, ...]:
+    """All that can be judged from a snapshot and the plan that was made on it, by this profile (the default's)."""
+    heads = check_reserved_head(snapshot, plan, profile)
+    return (*check_beneficiaries(snapshot, plan), *heads, *check_reasons(snapshot, plan))
 
 
-def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None = None) -> tuple[Violation, ...]:
     """6: no start takes what is reserved for another.
 
     Room that is being freed (`from_release`), and seats that are kept, must hold the reservations and everything that
     starts beside them. On
     nodes that a head of a queue holds, nothing of lower priority of its queue starts, but for those for whom others are
-    leaving: they were promised room before.
+    leaving: they were promised room before; and for those that go first all the same by the profile's order.
     """
     owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
     owed |= {w.release_for for w in snapshot.workloads}
@@ -257,12 +260,15 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]
         if not amount.fits_in(totals.get(node, Resources())):
             found.append(Violation(6, node, f"starts and what is promised need {amount.to_floats()}"))
     known = {w.id: w for w in snapshot.workloads}
+    view = OrderView.of(snapshot, profile.ordering) if profile is not None else None
     for reserve in reserves:
         head = known[reserve.workload]
         nodes = {m.node for m in reserve.members}
         for start in starts:
             other = known[start.workload]
             behind = other.spec.priority < head.spec.priority
+            if behind and profile is not None and view is not None:
+                behind = profile.order(other, view) > profile.order(head, view)
             if reserve.from_release or reserve.kept or other.id in owed:
                 continue
             if start.ends_s is not None and reserve.at_s is not None and start.ends_s <= reserve.at_s:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayorch.core.history import Account, AccountKey, History, Sample, ServiceClass, classes_of
-from rayorch.core.ordering import Basis, OrderKnobs, OrderView, basis_of
+from rayorch.core.ordering import Basis, OrderKnobs, OrderView, basis_of, order_words
 from rayorch.core.policy import OrderPolicy
 from rayorch.core.types import QueueId, QueueSpec, Workload
 from rayorch.policies.order import (
@@ -358,3 +358,43 @@ def test_without_a_forecast_nobody_is_raised() -> None:
 
 def test_the_cluster_of_these_views_is_what_they_say() -> None:
     assert _view(gpu=3).cluster == gpus(3, CPU=64)
+
+
+# ---------------------------------------------------------------- in words
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (priority.key, "by priority (5), then by age"),
+        (fifo.key, "by age alone"),
+        (ageing.key, "by 5.5 points: priority 5, and 0.2 h of waiting"),
+        (multifactor.key, "by 7.5 points: age 2.5, fair share 5.0, then by age"),
+        (fair_tree.key, "by the fair-share factor of ann: 1.000, then by age"),
+        (usage.key, "by what ann has used in q lately (0.50 GPU-hours), then by priority"),
+        (las.key, "by priority (5), then by level 2 of 2 (90 GPU-seconds so far)"),
+        (las.promoting_key, "by priority (5), then by level 2 of 2 (90 GPU-seconds so far)"),
+        (gittins.key, "by priority (5), then by how soon it may be done (nothing is known of its kind yet)"),
+        (remaining.key, "by priority (5), then by the time that is left (200 s)"),
+        (deadline.key, "by priority (5), then by deadline (in 150 s, which it would miss)"),
+        (finish_time.key, "by priority (5), then whose finish-time fairness is above 2 (it is 5.50)"),
+    ],
+    ids=lambda value: f"{value.__module__.rpartition('.')[2]}.{value.__name__}" if callable(value) else "",
+)
+def test_every_order_says_what_a_place_comes_from(policy: OrderPolicy, words: str) -> None:
+    knobs = OrderKnobs(
+        points_per_hour=2.0,
+        age_max_s=3600.0,
+        weight_age=10.0,
+        weight_fair_share=5.0,
+        las_thresholds_gpu_s=(50.0,),
+    )
+    settings = {"priority": 5, "owner": "ann", "expected_s": 200.0, "deadline_s": NOW + 150}
+    work = replace(pending("w", submitted_s=NOW - 900, **settings), attained_gpu_s=90.0)
+    account = Account(QueueId("q"), "ann", NOW, gpu_s=1800.0)
+    view = _view(knobs, [work], History(accounts={account.key: account}))
+    assert order_words(policy, work, view) == words
+
+
+def test_a_policy_of_ones_own_need_not_have_words() -> None:
+    assert order_words(lambda workload, view: (), pending("w"), _view()) == ""

@@ -263,11 +263,7 @@ class Draft:
     def view(self) -> OrderView:
         """What order policies see in this turn."""
         if self.order_view is None:
-            facts, snapshot = self.facts, self.facts.snapshot
-            queues = {spec.id: spec for spec in snapshot.queues}
-            knobs = facts.profile.ordering
-            past, work = snapshot.history, (snapshot.workloads, snapshot.allocations)
-            self.order_view = OrderView(facts.now_s, knobs, queues, snapshot.nodes, past, *work)
+            self.order_view = OrderView.of(self.facts.snapshot, self.facts.profile.ordering)
         return self.order_view
 
     def standing(self, id: WorkloadId) -> tuple[Member, ...]:

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import math
 
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.types import Workload
 from rayorch.policies.order.remaining import forecast
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    deadline_s = workload.spec.deadline_s
+    known = "it has none" if deadline_s is None else f"in {deadline_s - view.now_s:.0f} s"
+    late_ = ", which it would miss" if late(workload, view) else ""
+    return f"by priority ({workload.spec.priority}), then by deadline ({known}{late_})"
+
+
 @based_on(Basis.TURN)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     deadline_s = workload.spec.deadline_s

@@ -17,11 +17,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from rayorch.core.history import AccountKey
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.types import QueueId, Workload
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    return f"by the fair-share factor of {workload.spec.owner or 'nobody'}: {factor(workload, view):.3f}, then by age"
+
+
 @based_on(Basis.TURN)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first: the least served owner's, the oldest of theirs."""
     return (-factor(workload, view), workload.submitted_s)

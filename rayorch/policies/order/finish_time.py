@@ -14,20 +14,29 @@ from __future__ import annotations
 
 import math
 
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.service import run_s
 from rayorch.core.types import GPU, UNIT, Workload
 from rayorch.policies.order import las
 from rayorch.policies.order.remaining import forecast
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    found = projected_rho(workload, view)
+    known = "not known" if found is None else f"{found:.2f}"
+    rule = f"whose finish-time fairness is above {view.knobs.rho_max:g} (it is {known})"
+    return f"by priority ({workload.spec.priority}), then {rule}"
+
+
 @based_on(Basis.TURN)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return (-workload.spec.priority, int(not wronged(workload, view)), workload.submitted_s)
 
 
 @based_on(Basis.TURN)
+@in_words(_words)
 def las_key(workload: Workload, view: OrderView) -> SortKey:
     """The same over least attained service."""
     return (

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayorch.core.history import History, classes_of
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.service import attained_gpu_s
 from rayorch.core.types import Workload
 
@@ -24,7 +24,14 @@ Samples = NDArray[np.float64]
 """(samples,): service of finished work [GPU-seconds], rising."""
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    index_ = _index_of(workload, view)
+    known = f"index {index_:.2g} per GPU-second" if index_ else "nothing is known of its kind yet"
+    return f"by priority ({workload.spec.priority}), then by how soon it may be done ({known})"
+
+
 @based_on(Basis.HISTORY)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first. Where no class has enough samples all are equal: first come, first served."""
     return (-workload.spec.priority, -_index_of(workload, view), workload.submitted_s)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.service import attained_gpu_s, run_s
 from rayorch.core.types import Workload
 
@@ -22,13 +22,21 @@ MIN_SAMPLES = 20
 """So many must have finished before thresholds are learned from them."""
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    served, limits = attained_gpu_s(workload, view.now_s), view.once(thresholds)
+    where = f"level {level(workload, view) + 1} of {len(limits) + 1} ({served:.0f} GPU-seconds so far)"
+    return f"by priority ({workload.spec.priority}), then by {where}"
+
+
 @based_on(Basis.HISTORY)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return (-workload.spec.priority, level(workload, view), workload.submitted_s)
 
 
 @based_on(Basis.TURN)
+@in_words(_words)
 def promoting_key(workload: Workload, view: OrderView) -> SortKey:
     """The same with the rule against starvation."""
     return (-workload.spec.priority, 0 if promoted(workload, view) else level(workload, view), workload.submitted_s)

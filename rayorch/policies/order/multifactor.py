@@ -13,13 +13,20 @@ negative and then counts against the workload. After slurm.schedmd.com/priority_
 
 from __future__ import annotations
 
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.service import eligible_s
 from rayorch.core.types import CPU, GPU, Resources, Workload, WorkloadSpec
 from rayorch.policies.order import fair_tree
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    found = factors(workload, view)
+    parts = ", ".join(f"{name} {points:.1f}" for name, points in found)
+    return f"by {sum(points for _, points in found):.1f} points{': ' + parts if parts else ''}, then by age"
+
+
 @based_on(Basis.TURN)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return (-sum(points for _, points in factors(workload, view)), workload.submitted_s)

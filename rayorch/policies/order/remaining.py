@@ -8,11 +8,18 @@ from __future__ import annotations
 import math
 
 from rayorch.core.forecast import Forecast
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.types import Workload
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    left = view.once(forecast).remaining(workload)
+    known = f"{left[0]:.0f} s" if left is not None else "not known"
+    return f"by priority ({workload.spec.priority}), then by the time that is left ({known})"
+
+
 @based_on(Basis.HISTORY)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     left = view.once(forecast).remaining(workload)

@@ -10,13 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rayorch.core.history import AccountKey
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.service import HELD
 from rayorch.core.types import GPU, UNIT, State, Workload, WorkloadId
 from rayorch.policies.order.fair_tree import used_by
 
 
+def _words(workload: Workload, view: OrderView) -> str:
+    spec = workload.spec
+    hours = with_penalty(view, (spec.queue, spec.owner)) / 3600.0
+    return f"by what {spec.owner or 'nobody'} has used in {spec.queue} lately ({hours:.2f} GPU-hours), then by priority"
+
+
 @based_on(Basis.TURN)
+@in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return (view.once(_tags).get(workload.id, 0.0), -workload.spec.priority, workload.submitted_s)

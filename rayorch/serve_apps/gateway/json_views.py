@@ -129,6 +129,7 @@ def explain_json(view: ExplainView, node_names: dict[str, str]) -> Json:
         "workload": workload_json(view.workload, row, node_names),
         "position": view.position,
         "estimatedStartAt": view.estimate_s,
+        "order": view.order,
         "waits": [wait_json(w) for w in view.waits],
         "cycle": view.cycle,
         "evaluatedAt": view.evaluated_s,

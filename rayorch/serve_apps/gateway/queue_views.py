@@ -43,6 +43,7 @@ def queue_json(row: QueueRow) -> Json:
         "pending": row.pending,
         "running": row.running,
         "oldestPendingS": row.oldest_pending_s,
+        "latelyGpuHours": round(row.lately_gpu_s / 3600, 4),
     }
 
 
