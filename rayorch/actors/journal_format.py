@@ -11,6 +11,9 @@ from rayorch.core.codec import FORMAT_VERSION, Json, encode, encode_in_parts, fr
 from rayorch.core.errors import ClusterError, SpecError
 from rayorch.core.events import (
     CountablesSet,
+    CronDeleted,
+    CronLooked,
+    CronSet,
     Event,
     Forgotten,
     HalfLifeSet,
@@ -81,6 +84,9 @@ def entry_of(event: Event) -> Entry:
         case (
             QueueSet()
             | QueueDeleted()
+            | CronSet()
+            | CronDeleted()
+            | CronLooked()
             | ReservationSet()
             | ReservationDeleted()
             | CountablesSet()

@@ -11,17 +11,21 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
 
+from rayorch.actors.cron import CRON_LOOK_S, cron_view, due_moments
 from rayorch.actors.durable_tree import COMPACT_EVERY, DurableTree, Stage
 from rayorch.actors.journal import Journal
 from rayorch.actors.names import owner_options, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.actors.report_pacing import PACED, ReportPacer
 from rayorch.actors.waiting import Waiters
+from rayorch.config.calendar import check_schedule
 from rayorch.core.codec import FORMAT_VERSION
+from rayorch.core.cron import CronSpec, CronView, Moment
 from rayorch.core.decisions import Stop
 from rayorch.core.errors import RayorchError, SpecError, StalePlanError
 from rayorch.core.events import AttemptEnded, Event, Forgotten, HalfLifeSet, Reported
@@ -107,6 +111,8 @@ class QueueShell:
         self._forgot_s = float("-inf")
         self._order: tuple[int, list[Place]] = (-1, [])
         self._clock = clock
+        self._cron_work: asyncio.Task[None] | None = None
+        self._cron_next_s = 0.0
         journal = Journal.open(
             settings.journal_path, settings.expected_id, create=settings.create and not _is_restart()
         )
@@ -156,6 +162,47 @@ class QueueShell:
         except RayorchError as error:
             return refusal(error)
         return ACCEPTED
+
+    # ------------------------------------------------------------ crons
+
+    def _look_at_crons(self) -> None:
+        """Submit what schedules say; asked for whenever a reader comes, which the controller does all the time."""
+        if self._tree.now_s() >= self._cron_next_s and (self._cron_work is None or self._cron_work.done()):
+            self._cron_work = asyncio.get_running_loop().create_task(self._run_crons())
+
+    async def _run_crons(self) -> None:
+        """Each cron's moments that have come; and when to look again."""
+        next_s = self._tree.now_s() + CRON_LOOK_S
+        for cron in tuple(self._tree.peek().crons.values()):
+            now_s = self._tree.now_s()
+            due = due_moments(cron, now_s)
+            if due.moments:
+                reply = await self._command(partial(_fired, cron.spec.id, due.moments))
+                if not reply.accepted:
+                    log.warning("cron %s was not looked at, again soon: %s", cron.spec.id, reply.message)
+            next_s = min(next_s, due.next_s)
+        self._cron_next_s = next_s
+
+    @ray.method
+    async def set_cron(self, spec: CronSpec) -> Reply:
+        """Submit by a schedule from now on, or otherwise than before."""
+        try:
+            check_schedule(spec.schedule, spec.time_zone)
+        except SpecError as error:
+            return refusal(error)
+        self._cron_next_s = 0.0
+        return await self._command(lambda s: s.tree.set_cron(spec, s.now_s))
+
+    @ray.method
+    async def delete_cron(self, cron: str) -> Reply:
+        """Submit no more of it; what was submitted goes on."""
+        return await self._command(lambda s: s.tree.delete_cron(cron, s.now_s))
+
+    @ray.method
+    async def crons(self) -> tuple[CronView, ...]:
+        """All of them, with what has come of each and when it is due next."""
+        async with self._tree.reading() as tree:
+            return tuple(cron_view(tree.crons[id], self._tree.now_s()) for id in sorted(tree.crons))
 
     # ------------------------------------------------------------ users
 
@@ -282,6 +329,7 @@ class QueueShell:
         `since`: the copy's version, or (version, renewals); without renewals every renewed workload comes each time.
         """
         version, renewals = since if isinstance(since, tuple) else (since, 0)
+        self._look_at_crons()
         self._tree.now_s()  # signs of life must not look old to a reader whose clock was set forward with ours
         async with self._tree.reading() as tree:
             return tree.changes_since(version, renewals)
@@ -416,7 +464,7 @@ class QueueShell:
     @ray.method
     async def close(self) -> None:
         """Write what is held back and let go of the journal; the actor is of no use afterwards."""
-        for task in (self._flush, self._forgetting):
+        for task in (self._flush, self._forgetting, self._cron_work):
             if task is not None:
                 task.cancel()
         await self._flush_now()
@@ -427,6 +475,16 @@ QueueActor = ray.remote(QueueShell)
 
 
 # ---------------------------------------------------------------- parts of commands and questions
+
+
+def _fired(cron: str, moments: tuple[Moment, ...], stage: Stage) -> tuple[Event, ...]:
+    """What follows from a cron's moments, one after the other; the last events are left to the caller."""
+    events = stage.tree.look_at_cron(cron, moments, stage.now_s)
+    while events:
+        stage.take(events)
+        stage.settle()
+        events = stage.tree.look_at_cron(cron, moments, stage.now_s)
+    return ()
 
 
 def _admit(stage: Stage, spec: WorkloadSpec, tell: bool) -> SubmitResult:

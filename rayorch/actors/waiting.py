@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from rayorch.core.events import (
     CountablesSet,
+    CronDeleted,
+    CronLooked,
+    CronSet,
     Event,
     Forgotten,
     HalfLifeSet,
@@ -63,6 +66,9 @@ def _workload_of(event: Event) -> WorkloadId | None:
         case (
             QueueSet()
             | QueueDeleted()
+            | CronSet()
+            | CronDeleted()
+            | CronLooked()
             | ReservationSet()
             | ReservationDeleted()
             | CountablesSet()

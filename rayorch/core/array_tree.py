@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rayorch.core.arrays import ArrayBook, Arrays, EntryRow, EntryState
+from rayorch.core.dependencies import text_of
 from rayorch.core.errors import AdmissionError, StalePlanError
 from rayorch.core.events import CancelRequested
+from rayorch.core.timing import After
 from rayorch.core.types import Workload, WorkloadId, WorkloadSpec
 
 
@@ -15,6 +17,7 @@ class ArrayTree:
     """The base of the queue tree, which says how a workload is stored (`_put`)."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._workloads: dict[WorkloadId, Workload] = {}
         self._arrays = Arrays()
 
@@ -33,6 +36,12 @@ class ArrayTree:
         if record is None or id not in self._arrays.books:
             raise AdmissionError("id", f"there is no array {id!r}")
         return tuple(self._arrays.rows(record, self._workloads, first, limit))
+
+    def _known(self, id: WorkloadId) -> Workload:
+        workload = self._workloads.get(id)
+        if workload is None:
+            raise StalePlanError(f"workload {id!r} does not exist")
+        return workload
 
     def _refill(self, record: Workload, at_s: float) -> None:
         """List the entries that may run soon."""
@@ -92,6 +101,15 @@ class ArrayTree:
         self._followed(book, waiting, event.at_s)
         self._put(self._arrays.settled(record, event.at_s), event.at_s)
         return True
+
+    def _check_dependencies(self, spec: WorkloadSpec) -> None:
+        """AdmissionError for one on a workload that does not exist."""
+        for n, dependency in enumerate(spec.after):
+            if dependency.workload is not None and dependency.workload not in self._workloads:
+                what = f"{text_of(dependency)}: {dependency.workload!r} does not exist, or ended too long ago"
+                raise AdmissionError(f"after[{n}].workload", what)
+            if dependency.kind is After.CORRESPONDING:
+                self._check_corresponds(spec, dependency.workload, f"after[{n}].workload")
 
     def _check_corresponds(self, spec: WorkloadSpec, other: WorkloadId | None, field: str) -> None:
         book = self._arrays.books.get(other) if other is not None else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayorch.core.cron import CronSpec
 from rayorch.core.lifecycle import Move
 from rayorch.core.reports import AttemptReport
 from rayorch.core.timing import ReservationSpec
@@ -61,6 +62,40 @@ class ReservationDeleted:
     """A reservation is held no longer."""
 
     reservation: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CronSet:
+    """A workload is to be submitted by a schedule, or otherwise than before."""
+
+    spec: CronSpec
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CronDeleted:
+    """A schedule is over; what it has submitted goes on."""
+
+    cron: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CronLooked:
+    """The moments of a cron up to `until_s` are over with: `workload` was submitted for the last of them, or none was.
+
+    `skipped`, `missed`, `refused`: how many were not submitted, because earlier work had not ended, because it was too
+    late, because the door refused. `note` says why.
+    """
+
+    cron: str
+    until_s: float
+    workload: WorkloadId | None
+    skipped: int
+    missed: int
+    refused: int
+    note: str
     at_s: float
 
 
@@ -196,6 +231,9 @@ Event = (
     | CountablesSet
     | ReservationSet
     | ReservationDeleted
+    | CronSet
+    | CronDeleted
+    | CronLooked
     | Submitted
     | CancelRequested
     | Started

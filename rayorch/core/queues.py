@@ -19,19 +19,23 @@ from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_workload, most_gpus
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.budgets import BudgetUse
+from rayorch.core.calendar_tree import CalendarTree
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import LIVE as LIVE
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_open, check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop
-from rayorch.core.dependencies import Dependents, text_of
+from rayorch.core.dependencies import Dependents
 from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
     AttemptReady,
     CancelRequested,
     CountablesSet,
+    CronDeleted,
+    CronLooked,
+    CronSet,
     Event,
     Forgotten,
     HalfLifeSet,
@@ -51,11 +55,11 @@ from rayorch.core.history_book import HistoryBook
 from rayorch.core.joint import JointIndex, check_joint_start
 from rayorch.core.lifecycle import Move
 from rayorch.core.queue_commands import QueueCommands
+from rayorch.core.renewals import Renewals
 from rayorch.core.reports import AttemptReport
 from rayorch.core.reservations import ReservationBook, check_use
 from rayorch.core.retention import Retention, to_forget
 from rayorch.core.snapshot import Versions
-from rayorch.core.timing import After, ReservationSpec
 from rayorch.core.tree_state import QueueChanges as QueueChanges
 from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
@@ -76,7 +80,7 @@ from rayorch.core.types import (
 from rayorch.core.wellformed import check_moment, check_seconds, check_text
 
 
-class QueueTree(QueueCommands):
+class QueueTree(QueueCommands, CalendarTree):
     """See the module's docstring. `version` counts the events ever applied and survives restarts."""
 
     def __init__(self) -> None:
@@ -85,10 +89,8 @@ class QueueTree(QueueCommands):
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
         self._log: ChangeLog[WorkloadId] = ChangeLog()
-        self._renewals = 0
-        self._renewed: dict[WorkloadId, int] = {}
+        self._renewals = Renewals()
         self._dependents = Dependents()
-        self._reservations = ReservationBook()
         self._deadlines = Deadlines()
         self._joint = JointIndex()
         self._history = HistoryBook()
@@ -137,15 +139,14 @@ class QueueTree(QueueCommands):
         else:
             ids = {id for id in changed if id in self._workloads}
             gone = {id for id in changed if id not in self._workloads}
-            since = renewals if renewals <= self._renewals else 0
-            ids.update(id for id, count in self._renewed.items() if count > since)
+            ids.update(self._renewals.since(renewals))
         return QueueChanges(
             version=self._version,
             full=changed is None,
             queues=self._sorted_queues(),
             workloads=tuple(self._workloads[id] for id in sorted(ids)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
-            renewals=self._renewals,
+            renewals=self._renewals.count,
             forgotten=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is None)),
             reservations=self._reservations.sorted,
             folded=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is not None)),
@@ -166,6 +167,7 @@ class QueueTree(QueueCommands):
             history=self._history.state(),
             arrays=tuple(self._arrays.books[id].state() for id in sorted(self._arrays.books)),
             reservations=self._reservations.sorted,
+            crons=tuple(self._crons[id] for id in sorted(self._crons)),
         )
 
     @staticmethod
@@ -177,6 +179,7 @@ class QueueTree(QueueCommands):
         tree._cordons = {cordon.node: cordon for cordon in state.cordons}
         tree._books.restore(state.queues, state.countables)
         tree._reservations = ReservationBook(state.reservations)
+        tree._crons = {cron.spec.id: cron for cron in state.crons}
         tree._arrays.restore(state.arrays, state.workloads)
         for workload in sorted(state.workloads, key=lambda w: (w.sequence, w.submitted_s, w.id)):
             tree._put(workload, workload.started_s or workload.submitted_s)
@@ -249,14 +252,6 @@ class QueueTree(QueueCommands):
         """Remember ended workloads no longer than that."""
         ids = to_forget(self._workloads.values(), now_s, retention)
         return (Forgotten(ids, now_s),) if ids else ()
-
-    def set_reservation(self, spec: ReservationSpec, now_s: float) -> tuple[Event, ...]:
-        """Hold room in advance, or change what is held. SpecError, AdmissionError."""
-        return self._reservations.set(spec, self.queues, now_s)
-
-    def delete_reservation(self, id: str, now_s: float) -> tuple[Event, ...]:
-        """Hold it no longer; what runs in it goes on. AdmissionError for an unknown one."""
-        return self._reservations.delete(id, now_s)
 
     def due(self, now_s: float) -> tuple[Event, ...]:
         """What follows by itself from what has happened; whoever applies events asks until there is nothing more."""
@@ -375,19 +370,15 @@ class QueueTree(QueueCommands):
             return False
         if workload.stop is not None and now_s > workload.stop.deadline_s:
             return False
-        self._renewals += 1
-        self._renewed[id] = self._renewals
-        self._workloads[id] = replace(workload, lease_renewed_s=max(now_s, workload.lease_renewed_s))
+        self._workloads[id] = self._renewals.seen(workload, now_s)
         return True
 
     def renew_all(self, now_s: float) -> None:
         """After a replay: renewals were lost, so every live attempt counts as seen now."""
-        self._renewals = max(self._renewals, int(now_s * 1000))  # beyond any count of a former life
+        self._renewals.begin_anew(now_s)
         for id, workload in sorted(self._workloads.items()):
             if workload.state in LIVE:
-                self._renewals += 1
-                self._renewed[id] = self._renewals
-                self._workloads[id] = replace(workload, lease_renewed_s=max(now_s, workload.lease_renewed_s))
+                self._workloads[id] = self._renewals.seen(workload, now_s)
 
     # ------------------------------------------------------------ the only mutator
 
@@ -398,6 +389,8 @@ class QueueTree(QueueCommands):
                 self._books.set(spec, at_s)
             case QueueDeleted(queue=queue):
                 self._drop(queue)
+            case CronSet() | CronDeleted() | CronLooked():
+                self._apply_cron(event)
             case ReservationSet() | ReservationDeleted():
                 self._reservations.apply(event)
             case CountablesSet(amounts=amounts):
@@ -455,7 +448,7 @@ class QueueTree(QueueCommands):
         self._workloads[workload.id] = workload
         self._log.touch(workload.id, self._version + 1)
         if workload.state not in LIVE:
-            self._renewed.pop(workload.id, None)
+            self._renewals.forget(workload.id)
         self._count(workload, old, at_s)
         self._deadlines.put(workload)
         self._joint.put(workload)
@@ -478,21 +471,6 @@ class QueueTree(QueueCommands):
         return tuple(self.queues[id] for id in sorted(self.queues))
 
     # ------------------------------------------------------------ checks
-
-    def _check_dependencies(self, spec: WorkloadSpec) -> None:
-        """AdmissionError for one on a workload that does not exist."""
-        for n, dependency in enumerate(spec.after):
-            if dependency.workload is not None and dependency.workload not in self._workloads:
-                what = f"{text_of(dependency)}: {dependency.workload!r} does not exist, or ended too long ago"
-                raise AdmissionError(f"after[{n}].workload", what)
-            if dependency.kind is After.CORRESPONDING:
-                self._check_corresponds(spec, dependency.workload, f"after[{n}].workload")
-
-    def _known(self, id: WorkloadId) -> Workload:
-        workload = self._workloads.get(id)
-        if workload is None:
-            raise StalePlanError(f"workload {id!r} does not exist")
-        return workload
 
     def _current(self, workload: Workload, attempt: int) -> Workload:
         if workload.attempt != attempt or workload.state not in LIVE:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.arrays import ArrayState
 from rayorch.core.budgets import BudgetUse
+from rayorch.core.cron import Cron
 from rayorch.core.events import NodeCordoned
 from rayorch.core.history import History, HistoryChanges
 from rayorch.core.timing import ReservationSpec
@@ -28,6 +29,7 @@ class TreeState:
     history: History | None = None
     arrays: tuple[ArrayState, ...] = ()
     reservations: tuple[ReservationSpec, ...] = ()
+    crons: tuple[Cron, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
