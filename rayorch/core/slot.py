@@ -100,7 +100,7 @@ class Slot:
         self.devices = devices
         self.gpu_units = sum(devices)
         self._free: Resources | None = None
-        self._pieces: dict[Resources, int] = {}
+        self._pieces: dict[tuple[tuple[str, int], ...], int] = {}
 
     @staticmethod
     def empty(node: NodeSpec) -> Slot:
@@ -170,9 +170,9 @@ class Slot:
 
     def pieces(self, bundle: Resources) -> int:
         """How many such bundles it takes, one after the other; of empty ones, `ENDLESS`. Counted once."""
-        known = self._pieces.get(bundle)
+        known = self._pieces.get(bundle.items)
         if known is None:
-            known = self._pieces[bundle] = self._count(bundle)
+            known = self._pieces[bundle.items] = self._count(bundle)
         return known
 
     def _count(self, bundle: Resources) -> int:

@@ -130,10 +130,10 @@ class Trial:
     @property
     def missing_gpu_units(self) -> int:
         """How much more GPU must come free than will be anyway, of the right model."""
-        room = self.draft.soon.room
-        free = room.free_gpu_units
+        free = self.draft.soon.room.free_gpu_units
         if self.model:
-            free = sum(room.gpu_units(node) for node, model in self._models.items() if model == self.model)
+            view = self.draft.soon_search().view
+            free = view.units_of_model(self.model) if view is not None else 0
         return self.shape.gpu_units - free
 
     def freed_gpu_units(self, move: Move) -> int:

@@ -27,6 +27,9 @@ NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
 
 Bundles = tuple[tuple[Resources, int], ...]
 
+MODEL = "/model"
+"""Stands for a level in the counts by GPU model; no label of a node has such a name."""
+
 KEPT_TURNS = 32
 """For how many turns a bundle that nobody asks for is kept."""
 
@@ -90,11 +93,18 @@ class View:
 
     def units(self, domain: Domain) -> int:
         """Free GPU units in the first room on the domain's nodes, closed ones included."""
+        return self._all_units().of(domain.level, domain.name)
+
+    def units_of_model(self, model: str) -> int:
+        """The same on all nodes of a model."""
+        return self._all_units().of(MODEL, model)
+
+    def _all_units(self) -> Units:
         if self._units is None:
             self._units = Units(self)
         else:
             self._units.refresh()
-        return self._units.of(domain)
+        return self._units
 
     def count(self, bundle: Resources, model: str, domain: Domain) -> int:
         """How many such bundles all nodes of the domain take together."""
@@ -152,15 +162,16 @@ class Fit:
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, bundle, model, pieces = self._view, self._bundle, self._model, self.pieces
-        rooms, closed, models = view.rooms(), view.closed, view.topology.models
+        closed, models = view.closed, view.topology.models
+        counts = [room.pieces for room in view.rooms()]
+        ranked = self._heap is not None  # else nobody has asked for the best yet
         for node in nodes:
-            count = 0
-            if node not in closed and (not model or models.get(node) == model):
-                count = (
-                    min(room.pieces(node, bundle) for room in rooms)
-                    if len(rooms) > 1
-                    else rooms[0].pieces(node, bundle)
-                )
+            if node in closed or (model and models.get(node) != model):
+                count = 0
+            else:
+                count = counts[0](node, bundle)
+                if count and len(counts) > 1:
+                    count = min(count, counts[1](node, bundle))
             before = pieces.get(node, 0)
             if count != before:
                 self._count(node, count - before)
@@ -168,7 +179,9 @@ class Fit:
                     pieces[node] = count
                 else:
                     del pieces[node]
-            self._rank(node)
+                    self._scores.pop(node, None)
+            if ranked and count:
+                self._rank(node)
 
     def _count(self, node: NodeId, more: int) -> None:
         for level, name in self._view.topology.paths.get(node, ()):
@@ -178,13 +191,8 @@ class Fit:
     # ------------------------------------------------------------ by score
 
     def _rank(self, node: NodeId) -> None:
-        if node not in self.pieces:
-            self._scores.pop(node, None)
-            return
-        if self._heap is None:
-            return  # nobody has asked for the best yet
         score = self._view.score(self._bundle, node, self._view.rooms()[0].free(node))
-        if self._scores.get(node) != score:
+        if self._scores.get(node) != score and self._heap is not None:
             self._scores[node] = score
             heapq.heappush(self._heap, (score, node))
 
@@ -237,15 +245,15 @@ class Units:
             self._look_at(node for node in due if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
-        room, paths = self._view.rooms()[0], self._view.topology.paths
+        room, paths, models = self._view.rooms()[0], self._view.topology.paths, self._view.topology.models
         for node in nodes:
             units = room.gpu_units(node)
             more = units - self._nodes.get(node, 0)
             if more:
                 self._nodes[node] = units
-                for key in paths.get(node, ()):
+                for key in (*paths.get(node, ()), (MODEL, models.get(node, ""))):
                     self._counts[key] = self._counts.get(key, 0) + more
 
-    def of(self, domain: Domain) -> int:
-        """The sum over a domain's nodes."""
-        return self._counts.get((domain.level, domain.name), 0)
+    def of(self, level: str, name: str) -> int:
+        """The sum over a domain's nodes; over those of a model, where the level is `MODEL`."""
+        return self._counts.get((level, name), 0)
