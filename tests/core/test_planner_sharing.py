@@ -27,6 +27,8 @@ from rayorch.core.types import (
 )
 from rayorch.policies.default import DEFAULT
 from tests.build import node, queue, workload
+from tests.core.test_planner_scale import changes, group, of_group, world
+from tests.scenes import NOW, running
 
 
 def sized(name: str, mib: int, gpus: int = 2, exact: bool = True) -> NodeSpec:
@@ -158,3 +160,35 @@ def test_a_grant_speaks_of_what_ray_counts() -> None:
     assert seat.resources == Resources.of({"GPU": 1})
     assert seat.devices == (1,)
     assert bundle_of(ready.members[0]) == Resources.of({"GPU": 1, "gpu1": 1})
+
+
+def test_a_new_node_is_expected_to_have_the_devices_of_its_group() -> None:
+    seen = group("g", replicas=1, gpu=2)
+    full = replace(
+        of_group(seen, 0), devices=tuple(Device(i, uuid=f"GPU-{i}", memory_bytes=40_000 * MIB) for i in range(2))
+    )
+    busy = running("busy", [full.id, full.id])
+    for mib, grows in ((30_000, {"g": (1, 2)}), (50_000, {})):
+        waits = Workload(asking("w", gpu_memory_mib=mib), State.PENDING, 0.0)
+        assert changes(plan(world([seen], [full], [busy, waits]), DEFAULT)) == grows
+    empty = group("g", replicas=0, gpu=2)
+    waits = Workload(asking("w", gpu_memory_mib=1), State.PENDING, 0.0)
+    assert changes(plan(world([empty], [], [waits]), DEFAULT)) == {}  # of no node of it the memory is known
+
+
+def test_an_order_is_made_for_an_instance_too() -> None:
+    seen = group("g", replicas=1, gpu=2)
+    first = cut("g-0", "1g.10gb", "3g.40gb")
+    first = replace(first, group=seen.name, instance="g-0")
+    held = Allocation(
+        WorkloadId("busy"),
+        1,
+        (Member("worker", 0, first.id, Resources.of({"mig-3g.40gb": 1}), devices=(1,), phase=MemberPhase.READY),),
+        0.0,
+        0.0,
+    )
+    spec = mig("busy", "3g.40gb")
+    busy = Workload(spec, State.RUNNING, 0.0, 1, (("worker", 1),), 0.0, 0.0, lease_renewed_s=NOW)
+    waits = Workload(mig("w", "3g.40gb"), State.PENDING, 0.0)
+    seen_world = replace(world([seen], [first], [waits]), workloads=(busy, waits), allocations=(held,))
+    assert changes(plan(seen_world, DEFAULT)) == {"g": (1, 2)}

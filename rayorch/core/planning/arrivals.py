@@ -125,7 +125,7 @@ def _blank(state: GroupState, nodes: tuple[NodeSpec, ...], levels: list[str]) ->
     labels = group.labels
     if group.model and group.label(MODEL_LABEL) is None:
         labels = tuple(sorted((*labels, (MODEL_LABEL, group.model))))
-    return NodeSpec(
+    blank = NodeSpec(
         id=NodeId(""),
         name=f"a new node of {group.name}",
         total=group.total,
@@ -133,6 +133,28 @@ def _blank(state: GroupState, nodes: tuple[NodeSpec, ...], levels: list[str]) ->
         labels=labels,
         topology=_path(dict(group.labels), nodes, levels),
         group=group.name,
+    )
+    return _like(blank, nodes)
+
+
+def _like(blank: NodeSpec, nodes: tuple[NodeSpec, ...]) -> NodeSpec:
+    """The new node with devices as one that is there has them: its memory, its instances, how they are had.
+
+    Of a group that never had a node that is not known, and parts of GPUs are not expected of it.
+    """
+    read = [node for node in nodes if len(node.devices) == len(blank.devices) and any(d.uuid for d in node.devices)]
+    if not read:
+        return blank
+    model = min(read, key=lambda node: node.id)
+    devices = tuple(replace(device, sick="", watch="", lost=False) for device in model.devices)
+    return replace(
+        blank,
+        total=model.total if model.mig_mixed else blank.total,
+        devices=devices,
+        exact=model.exact,
+        mig_mixed=model.mig_mixed,
+        sharing=model.sharing,
+        replicas=model.replicas,
     )
 
 
