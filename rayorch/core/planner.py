@@ -11,7 +11,7 @@ from rayorch.core.ordering import SortKey, basis_of
 from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import admit, key_of
 from rayorch.core.planning.backfill import backfill
-from rayorch.core.planning.charges import fits_quota
+from rayorch.core.planning.charges import barred, fits_quota
 from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.consolidate import consolidate, defragment, keep_moved
 from rayorch.core.planning.draft import Draft
@@ -146,8 +146,9 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
         )
         if claim.id not in draft.facts.owed and not delay:  # it was looked at before its turn, or may do less
             draft.verdicts[kind] = known
-    # What would not run if all others were gone, or if the queue were empty, keeps nobody else from evicting.
-    if not hopeless(draft, claim.shape) and not draft.soon.quota.capped(claim.queue, claim.resources):
+    # What would not run if all others were gone, or if the queue were empty, keeps nobody else from evicting. Nor does
+    # one whose owner has reached a limit, or who lacks a countable: room would not help it.
+    if not hopeless(draft, claim.shape) and not barred(claim, draft.soon.quota):
         draft.waiting[claim.queue] = max(claim.priority, draft.waiting.get(claim.queue, claim.priority))
     others = walk.close(known)
     draft.unrepaired += [part for part in claim.parts or (claim,) if part.id in draft.facts.repairs]

@@ -232,6 +232,10 @@ class Quota:
         """Whether the queue, or one above it, limits what each owner holds or runs."""
         return bool(self._tree.users) and any(node in self._tree.users for node in self._path(queue))
 
+    def limits_more(self, queue: QueueId) -> bool:
+        """Whether there are limits on users above the queue, or countables at all."""
+        return bool(self._countables) or self.limits_users(queue)
+
     def limits_models(self, queue: QueueId) -> bool:
         """Whether the queue, or one above it, limits GPUs of some model by name."""
         return bool(self._tree.by_model) and any(node in self._tree.by_model for node in self._path(queue))

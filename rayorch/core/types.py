@@ -23,9 +23,10 @@ from rayorch.core.gang_shape import choices
 from rayorch.core.ids import NodeId as NodeId
 from rayorch.core.ids import QueueId as QueueId
 from rayorch.core.ids import WorkloadId as WorkloadId
-from rayorch.core.queue_limits import Budget as Budget
-from rayorch.core.queue_limits import QueueMode as QueueMode
-from rayorch.core.queue_limits import UserLimits as UserLimits
+from rayorch.core.queue_spec import Budget as Budget
+from rayorch.core.queue_spec import QueueMode as QueueMode
+from rayorch.core.queue_spec import QueueSpec as QueueSpec
+from rayorch.core.queue_spec import UserLimits as UserLimits
 from rayorch.core.resources import CPU as CPU
 from rayorch.core.resources import GPU as GPU
 from rayorch.core.resources import MAX_UNITS as MAX_UNITS
@@ -185,52 +186,6 @@ class WorkloadSpec:
     def max_resources(self) -> Resources:
         """What the gang holds at its largest."""
         return total(r.bundle.times(r.max_count) for r in self.roles)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSpec:
-    """A node of the queue tree; `id` is its path, its parent is the path without the last part.
-
-    `deserved`: the share the queue can always get back. `borrow_limit`: most it may hold beyond deserved
-    (None: no limit). `lend_limit`: most of its deserved share that others may use (None: all of it).
-    A resource that neither of these nor `hard_cap` names is not limited by this queue. "GPU:H100" is the part of "GPU"
-    that is of that model; a queue may name both.
-    `guaranteed`: the part of `deserved` that is never lent. `hard_cap`: the most that it may hold in any case.
-    `surplus_priority`: of those that borrow, the larger goes first; `weight` divides among equals,
-    `weights` where it differs for a resource.
-    `fence`: nobody outside its subtree preempts in it or is preempted for it; reclaim of what is borrowed goes on.
-    `min_runtime_s`: how long an attempt in it runs before it may be evicted, where its own is not longer.
-    `strict`: its first workload that can't start keeps those behind it waiting; None: as the profile says.
-    `denied`: resources of which it may hold none.
-    `declared`: the mode that it was last set up with. An operator's `mode` stays until that is another one.
-    """
-
-    id: QueueId
-    deserved: Resources = Resources()
-    borrow_limit: Resources | None = None
-    lend_limit: Resources | None = None
-    weight: int = 1
-    weights: tuple[tuple[str, int], ...] = ()
-    min_priority: int = -1_000_000
-    max_priority: int = 1_000_000
-    max_pending: int | None = None
-    guaranteed: Resources = Resources()
-    hard_cap: Resources | None = None
-    surplus_priority: int = 0
-    per_user: UserLimits = UserLimits()
-    mode: QueueMode = QueueMode.OPEN
-    budget: Budget | None = None
-    fence: bool = False
-    min_runtime_s: float = 0.0
-    strict: bool | None = None
-    denied: tuple[str, ...] = ()
-    declared: QueueMode = QueueMode.OPEN
-
-    @property
-    def parent(self) -> QueueId | None:
-        """The path of the parent queue, None for a top-level queue."""
-        head, slash, _ = self.id.rpartition("/")
-        return QueueId(head) if slash else None
 
 
 # ---------------------------------------------------------------- what exists

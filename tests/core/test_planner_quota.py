@@ -140,6 +140,18 @@ def test_one_who_has_reached_the_limit_keeps_nobody_else_waiting() -> None:
     assert second.detail == "ann has 2 GPU of the 2 that each user may have in queue q"
 
 
+def test_one_at_the_limit_keeps_no_less_important_work_of_its_queue_from_reclaiming() -> None:
+    mine = limited("mine", deserved=gpus(4), per_user=UserLimits(gpus(2)))
+    work = [
+        running("a", ["n"] * 2, owner="ann", queue="mine", priority=9),
+        running("x", ["n"] * 2, queue="other"),
+        pending("a2", 2, owner="ann", queue="mine", priority=9),
+        pending("b", 2, owner="bob", queue="mine"),
+    ]
+    made = of(snapshot([node("n", 4)], work, [mine, queue("other", 0, 4)]))
+    assert stopped(made) == {"x": StopCause.RECLAIMED}
+
+
 def test_one_at_the_limit_evicts_nobody_of_others() -> None:
     each = limited(per_user=UserLimits(gpus(2)))
     work = [running("x", ["n"] * 2, owner="ann", priority=5), running("y", ["n"] * 2, owner="bob")]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from rayorch.core.planning.claims import Claim
-from rayorch.core.quota import Quota, Shortage
+from rayorch.core.quota import LimitKind, Quota, Shortage
 from rayorch.core.types import MODEL_PREFIX, Member, Resources, Workload, charge_of, total
 
 
@@ -34,6 +34,15 @@ def _wants(claim: Claim) -> list[tuple[str, Resources, int]]:
 def short_of(claim: Claim, quota: Quota) -> tuple[Shortage, ...]:
     """Every limit that the claim would exceed."""
     return quota.shortages(claim.queue, claim.resources, claim.owner, claim.attempts)
+
+
+def barred(claim: Claim, quota: Quota) -> bool:
+    """Whether the claim would be too much even if its queue could borrow without end: by a cap of its own, by a limit
+    of its owner or for want of a countable."""
+    if quota.capped(claim.queue, claim.resources):
+        return True
+    kinds = (LimitKind.USER, LimitKind.CLUSTER)
+    return quota.limits_more(claim.queue) and any(short.kind in kinds for short in short_of(claim, quota))
 
 
 def charge_quota(claim: Claim, amount: Resources, quota: Quota) -> None:
