@@ -22,7 +22,7 @@ from rayorch.core.planning.memory import Memory
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
-from rayorch.core.planning.repair import keep_seats, return_seats, take_back_seats
+from rayorch.core.planning.repair import breaking, keep_seats, return_seats, take_back_seats
 from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import scale
 from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_for, start_inside
@@ -76,6 +76,7 @@ def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -
         draft.waits.put(request.claim.id, request.gate)
         if request.claim.id in draft.facts.repairs:
             draft.unrepaired.append(request.claim)
+    draft.unrepaired += breaking(draft)
     keep_seats(draft)
     if profile.eviction.passes:
         run_passes(draft, walk)  # 4 to 7, action by action

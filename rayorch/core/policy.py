@@ -69,6 +69,10 @@ class ReservationKnobs:
     lead_s: float = 4 * 3600.0
 
 
+REPAIR_HOLD_S = 60.0
+"""How long a gang that lost a part goes before new work, where the profile says nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The policies and knobs in force.
@@ -120,5 +124,5 @@ class Profile:
     even_growth: bool = False
     backfill: BackfillKnobs = BackfillKnobs()
     reservations: ReservationKnobs = ReservationKnobs()
-    repair_hold_s: float = 60.0
+    repair_hold_s: float = REPAIR_HOLD_S
     ordering: OrderKnobs = OrderKnobs()

@@ -15,7 +15,7 @@ from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
 from rayorch.core.device_binding import split_devices
 from rayorch.core.ordering import OrderView
 from rayorch.core.planning.takings import OWED_S
-from rayorch.core.policy import Profile
+from rayorch.core.policy import REPAIR_HOLD_S, Profile
 from rayorch.core.sharing import asks_of_ray, device_shares, uses_devices
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
@@ -242,11 +242,13 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None 
     Room that is being freed (`from_release`), and seats that are kept, must hold the reservations and everything that
     starts beside them. On
     nodes that a head of a queue holds, nothing of lower priority of its queue starts, but for those for whom others are
-    leaving: they were promised room before; and for those that go first all the same by the profile's order.
+    leaving: they were promised room before; for gangs that lost a part, and for those that go first all the same by the
+    profile's order.
     """
     owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
     owed |= {w.release_for for w in snapshot.workloads}
     owed |= {w.yielded_to for w in snapshot.workloads if snapshot.now_s - (w.requeued_s or 0.0) <= OWED_S}
+    owed |= {w.id for w in snapshot.workloads if w.former and snapshot.now_s - (w.requeued_s or 0.0) < REPAIR_HOLD_S}
     starts = [d for d in plan.decisions if isinstance(d, Start)]
     reserves = [d for d in plan.decisions if isinstance(d, Reserve)]
     found = []

@@ -6,6 +6,7 @@ could find something for a workload says so here; a test plays the same worlds w
 
 from __future__ import annotations
 
+from rayorch.core.attempts import LOST_A_PART
 from rayorch.core.policy import Profile
 from rayorch.core.time_limits import limit_at_s
 from rayorch.core.types import Allocation, Kind, NodeHealth, NodeSpec, QueueMode, QueueSpec, State, Workload
@@ -27,6 +28,11 @@ def is_special(workload: Workload) -> bool:
         or bool(workload.former)
         or spec.joint is not None
     )
+
+
+def is_breaking(workload: Workload) -> bool:
+    """Whether an attempt is being ended because it lost a part, so that what is left is the next one's."""
+    return workload.state is State.STOPPING and workload.stop is not None and workload.stop.cause in LOST_A_PART
 
 
 def is_short(workload: Workload) -> bool:

@@ -18,7 +18,15 @@ from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
 from rayorch.core.ordering import Basis
 from rayorch.core.planning.arrivals import Standing, standings
-from rayorch.core.planning.attention import disturbs, is_special, may_ask, may_grow, quiet_until_s, troubles
+from rayorch.core.planning.attention import (
+    disturbs,
+    is_breaking,
+    is_special,
+    may_ask,
+    may_grow,
+    quiet_until_s,
+    troubles,
+)
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.facts import LIVE, Facts
 from rayorch.core.planning.index import View
@@ -317,7 +325,7 @@ class Memory:
             self._asking.add(id)
         if may_grow(workload):
             self._growing.add(id)
-        if workload.former and pending:
+        if (workload.former and pending) or is_breaking(workload):
             self._broken.add(id)
         if workload.spec.joint is not None:
             self._joint.add(id)
@@ -406,11 +414,12 @@ class Memory:
         return frozenset(id for id in found if id is not None)
 
     def _repairs(self, now_s: float, hold_s: float) -> frozenset[WorkloadId]:
-        """Gangs that wait because they lost a part, for as long as they go before new work."""
+        """Gangs that wait, or are about to, because they lost a part, for as long as they go before new work."""
         found: set[WorkloadId] = set()
         for id in self._broken:
-            requeued_s = self.workloads[id].requeued_s
-            if requeued_s is not None and now_s - requeued_s < hold_s:
+            workload = self.workloads[id]
+            since_s = workload.requeued_s if workload.stop is None else workload.stop.ordered_s
+            if since_s is not None and now_s - since_s < hold_s:
                 found.add(id)
         return frozenset(found)
 

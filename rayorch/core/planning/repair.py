@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rayorch.core.decisions import Reserve
-from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.claims import Claim, Shape, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
 from rayorch.core.planning.nest import seat
@@ -21,7 +21,7 @@ from rayorch.core.planning.seats import Search, find
 from rayorch.core.policy import SortKey
 from rayorch.core.sharing import uses_devices
 from rayorch.core.topology import Domain, Topology
-from rayorch.core.types import Member, NodeId, Resources, TopologyRequest, total
+from rayorch.core.types import Kind, Member, NodeId, Resources, State, TopologyRequest, total
 
 Pins = Mapping[int, NodeId]
 """The node of each seat, by its place among those that are asked for, that is taken again."""
@@ -35,6 +35,16 @@ def seats_for(draft: Draft, claim: Claim, search: Search) -> tuple[NodeId, ...] 
     search = _not_of_others(draft, claim, search)
     nodes = again(claim, former, search)
     return nodes if nodes is not None else find(claim.shape, search)
+
+
+def breaking(draft: Draft) -> list[Claim]:
+    """The next attempts of gangs that are being ended because they lost a part: their seats come free, but for them."""
+    found: list[Claim] = []
+    for id in sorted(draft.facts.repairs):
+        workload = draft.facts.workloads[id]
+        if workload.state is State.STOPPING and not workload.cancel_requested and workload.spec.kind is not Kind.SERVE:
+            found.append(start_claim(replace(workload, former=workload.placement), gang_of(workload.spec)))
+    return found
 
 
 def keep_seats(draft: Draft) -> None:

@@ -159,7 +159,8 @@ def _changes(draft: Draft, asking: list[Claim], wanted: tuple[GangDemand, ...]) 
     """What to change in which group: seat those who wait, grow for them, and give back what nobody counts on."""
     stock = Stock(draft)
     asked_for = {demand.workload for demand in wanted}
-    repairs = [claim for claim in draft.gated if claim.id in draft.kept_seats]
+    coming_back = _coming_back(draft)
+    repairs = [claim for claim in (*draft.gated, *coming_back) if claim.id in draft.kept_seats]
     for claim in repairs:  # what was kept for them is theirs here too
         if not _provided(draft, stock, claim):
             _provided(draft, stock, kept_part(draft, claim))
@@ -168,7 +169,7 @@ def _changes(draft: Draft, asking: list[Claim], wanted: tuple[GangDemand, ...]) 
             stock.needed.update(member.node for member in draft.expected[claim.place])
         else:
             _provide(draft, stock, claim, claim.id in asked_for)
-    for claim in (*draft.gated, *_coming_back(draft)):
+    for claim in (*draft.gated, *coming_back):
         if claim.id not in draft.kept_seats:
             _provided(draft, stock, claim)
     growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
