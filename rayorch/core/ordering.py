@@ -147,6 +147,11 @@ class OrderView:
         return cast(T, self._memo[make])
 
     @property
+    def work(self) -> tuple[Workload, ...]:
+        """The workloads that wait for seats or hold some: all but arrays, whose entries are there too."""
+        return self.once(_work)
+
+    @property
     def cluster(self) -> Resources:
         """What the nodes that take new work have in all."""
         return self.once(_cluster)
@@ -174,6 +179,10 @@ class QueueHead:
     def priority(self) -> int:
         """Its priority."""
         return self.workload.spec.priority
+
+
+def _work(view: OrderView) -> tuple[Workload, ...]:
+    return tuple(workload for workload in view.workloads if workload.spec.array is None)
 
 
 def _cluster(view: OrderView) -> Resources:

@@ -61,7 +61,7 @@ def projected_rho(workload: Workload, view: OrderView) -> float | None:
     waited_s = max(0.0, view.now_s - workload.submitted_s)
     gpus = workload.spec.least(GPU) / UNIT
     whole_s = run_s(workload, view.now_s) + left[0]
-    return rho(waited_s + left[0], whole_s, gpus, view.cluster.gpu_units / UNIT, max(1, len(view.workloads)))
+    return rho(waited_s + left[0], whole_s, gpus, view.cluster.gpu_units / UNIT, max(1, len(view.work)))
 
 
 def rho(shared_s: float, run_s: float, gpus: float, cluster_gpus: float, active: int) -> float:

@@ -32,7 +32,7 @@ def key(workload: Workload, view: OrderView) -> SortKey:
 def _tags(view: OrderView) -> Mapping[WorkloadId, float]:
     """For each that waits: what its owner will have used when its turn comes. O(waiting)."""
     lines: dict[AccountKey, list[Workload]] = {}
-    for workload in view.workloads:
+    for workload in view.work:
         if workload.state is State.PENDING:
             lines.setdefault((workload.spec.queue, workload.spec.owner), []).append(workload)
     tags: dict[WorkloadId, float] = {}

@@ -78,7 +78,7 @@ def water_fill(amount: float, parts: list[Part]) -> list[float]:
 def _asked(view: OrderView) -> dict[QueueId, Amounts]:
     """What each queue, with those below it, holds and waits for."""
     found: dict[QueueId, Amounts] = {}
-    for workload in view.workloads:
+    for workload in view.work:
         amounts = _holds_or_asks(workload)
         at: str = workload.spec.queue
         while at:
