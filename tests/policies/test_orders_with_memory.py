@@ -1,4 +1,4 @@
-"""A plan is the same with what is remembered of the last turn and without, under orders whose keys hold for less long."""
+"""A plan is the same with what is remembered of the last turn and without, under orders whose keys hold less long."""
 
 from __future__ import annotations
 
