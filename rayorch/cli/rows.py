@@ -273,7 +273,7 @@ def _share(queue: Item) -> str:
 
 def _idle(node: Item) -> str:
     total, used, foreign = (float(amount(node[name])) for name in ("total", "used", "foreign"))
-    return f"{total - used - foreign:g}"
+    return f"{max(0.0, total - used - foreign):g}"
 
 
 def _topology(node: Item) -> str:
@@ -284,7 +284,12 @@ def _topology(node: Item) -> str:
 def _model(node: Item) -> str:
     devices = node["devices"]
     models = [str(device["model"]) for device in devices if device["model"]] if isinstance(devices, list) else []
-    return "+".join(dict.fromkeys(models)) or "-"
+    name = "+".join(dict.fromkeys(models)) or "-"
+    total = node["total"]
+    cut = (
+        [f"{n:g} x {key[4:]}" for key, n in total.items() if key.startswith("mig-")] if isinstance(total, dict) else []
+    )
+    return f"{name} ({', '.join(cut)})" if cut else name
 
 
 NODE_COLUMNS = (

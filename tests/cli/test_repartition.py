@@ -36,3 +36,10 @@ def test_who_is_not_served_is_named(run: Run) -> None:
 def test_explain_notes_what_a_share_is_without(run: Run) -> None:
     run("apply", "-f", "-", input=WORKLOAD % "GPU: 0.5")
     assert "note: it shares a GPU with others" in run("explain", "w").stderr
+
+
+def test_a_mixed_node_shows_what_its_gpus_are_cut_into(run: Run, backend: FakeBackend) -> None:
+    node = cut("n1", SMALL)
+    backend.nodes[node.id] = node
+    line = next(line for line in run("nodes").stdout.splitlines() if line.startswith("n1"))
+    assert "(7 x 1g.5gb)" in line

@@ -43,3 +43,9 @@ async def test_a_workload_says_what_its_part_of_a_gpu_is_shared_without(client: 
     (warning,) = made.json()["isolation"]
     assert "MPS" in warning
     assert made.json()["roles"][0]["resources"] == {"gpu-memory-mib": 20480, "gpu-mps": 1}
+
+
+async def test_the_page_shows_which_instances_are_free(client: httpx.AsyncClient, backend: FakeBackend) -> None:
+    spec = cut("n1", SMALL)
+    backend.nodes[spec.id] = spec
+    assert "7 mig-1g.5gb" in (await client.get("/")).text

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from rayorch.core.bypass import Bypass
+from rayorch.core.sharing import mig_profile
 from rayorch.core.types import GPU, UNIT, Resources, State
 from rayorch.core.views import NodeRow, Overview, QueueRow, WorkloadRow
 from rayorch.serve_apps.gateway.capacity_views import capacity_values
@@ -198,8 +199,9 @@ def _unusable(row: NodeRow) -> Resources:
 
 
 def amounts_text(held: Resources) -> str:
-    """ "2 GPU, 4 CPU"; what counts no devices (memory, object store, node names) is left out."""
-    return ", ".join(f"{_number(held.units(name) / UNIT)} {name}" for name in (GPU, "CPU") if held.units(name))
+    """ "2 GPU, 4 CPU, 3 mig-1g.10gb"; what counts no devices (memory, object store, node names) is left out."""
+    shown = (GPU, "CPU", *(name for name, _ in held if mig_profile(name) is not None))
+    return ", ".join(f"{_number(held.units(name) / UNIT)} {name}" for name in shown if held.units(name))
 
 
 def hue(workload: str) -> int:
