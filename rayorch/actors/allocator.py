@@ -134,13 +134,35 @@ class AllocatorShell:
     @ray.method
     async def reserve(self, request: Reservation) -> Allocation:
         """Enter seats into the books, all or none. StalePlanError when they are no longer free."""
+        return await self._reserve(request)
+
+    async def _reserve(self, request: Reservation) -> Allocation:
         if not self._synced:
             raise StalePlanError("the allocator is still comparing its books with the world")
         await self._refresh_nodes(request.inventory_version)
-        seats = (request.workload, request.attempt, request.members, tuple(self._nodes.values()), time.time())
+        seats = (request.workload, request.attempt, request.members, self._nodes, time.time())
         if request.grow:
             return self._books.grow(*seats, request.deadline_s)
         return self._books.reserve(*seats, request.deadline_s, request.gang)
+
+    @ray.method
+    async def reserve_many(self, requests: tuple[Reservation, ...]) -> tuple[str, ...]:
+        """Each on its own, in this order; answers of each why it was refused, empty for what was entered."""
+        answers: list[str] = []
+        for request in requests:
+            try:
+                await self._reserve(request)
+                answers.append("")
+            except StalePlanError as error:
+                answers.append(str(error))
+        return tuple(answers)
+
+    @ray.method
+    async def create_many(self, groups: tuple[GroupsOf, ...]) -> None:
+        """Begin to make the groups of several reservations."""
+        for one in groups:
+            for surplus in one.surpluses:
+                self._spawn("create", one.workload, one.attempt, surplus)
 
     @ray.method
     async def create(self, groups: GroupsOf) -> None:

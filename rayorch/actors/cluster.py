@@ -95,6 +95,11 @@ class RayCluster:
         self._forgotten: list[WorkloadId] = []
         self._arrays: dict[WorkloadId, ArraySpec] = {}
         self._reservations: tuple[ReservationSpec, ...] = ()
+        self._sorted_queues: tuple[QueueSpec, ...] = ()
+        self._sorted_workloads: tuple[Workload, ...] = ()
+        self._sorted_nodes: tuple[NodeSpec, ...] | None = None
+        self._seen_nodes = -1
+        self._sorted_allocations: tuple[Allocation, ...] = ()
         self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
@@ -162,13 +167,19 @@ class RayCluster:
         if full:
             self._pushed_served = None  # a new inventory would take Serve's seats for foreign use
         self._keep_owners_informed(synced)
+        if changed.full or changed.workloads or changed.forgotten or changed.folded:
+            self._sorted_workloads = _in_order(self.workloads)
+        if full or self._sorted_nodes is None or self._seen_nodes != inventory:
+            self._sorted_nodes, self._seen_nodes = _in_order(self.nodes), inventory
+        if booked.full or booked.allocations or booked.removed:
+            self._sorted_allocations = _in_order(self.allocations)
         return Snapshot(
             versions=self._versions,
             now_s=now_s,
-            queues=tuple(sorted(self.queue_specs.values(), key=lambda q: q.id)),
-            workloads=tuple(sorted(self.workloads.values(), key=lambda w: w.id)),
-            nodes=tuple(sorted(self.nodes.values(), key=lambda n: n.id)),
-            allocations=tuple(sorted(self.allocations.values(), key=lambda a: (a.workload, a.attempt))),
+            queues=self._sorted_queues,
+            workloads=self._sorted_workloads,
+            nodes=self._sorted_nodes,
+            allocations=self._sorted_allocations,
             synced=synced,
             capacity=self.capacity,
             history=self.history,
@@ -188,7 +199,9 @@ class RayCluster:
         return nodes.version
 
     def _take_queues(self, changed: QueueChanges) -> None:
-        self.queue_specs = {spec.id: spec for spec in changed.queues}
+        if changed.queues is not None:
+            self.queue_specs = {spec.id: spec for spec in changed.queues}
+            self._sorted_queues = _in_order(self.queue_specs)
         self._cordons = {cordon.node: cordon for cordon in changed.cordons}
         self._reservations = changed.reservations
         for id in changed.forgotten:
@@ -222,10 +235,11 @@ class RayCluster:
         if synced and served != self._pushed_served:
             self._inventory.set_served.remote(served)
             self._pushed_served = served
-        held_nodes = {m.node for allocation in self.allocations.values() for m in allocation.members}
-        gone = tuple(n.id for n in self.nodes.values() if n.health is NodeHealth.LOST and n.id not in held_nodes)
+        gone = {node.id for node in self.nodes.values() if node.health is NodeHealth.LOST}
         if gone:
-            self._inventory.forget.remote(gone)
+            gone -= {m.node for allocation in self.allocations.values() for m in allocation.members}
+        if gone:
+            self._inventory.forget.remote(tuple(sorted(gone)))
 
     def _served(self) -> dict[NodeId, Resources]:
         """What the seats of Serve applications are charged on each node."""
@@ -277,31 +291,31 @@ class RayCluster:
         """
         outcomes: dict[int, Outcome] = {}
         deadline_s = time.time() + self._profile.start_deadline_s
-        requests = [self._reservation(start, deadline_s) for _, start in starts]
-        answers = _answers_or_errors([self._allocator.reserve.remote(r) for r in requests])
+        requests = tuple(self._reservation(start, deadline_s) for _, start in starts)
+        refusals = _answers([self._allocator.reserve_many.remote(requests)])[0] if requests else ()
         whole: list[list[tuple[int, Start]]] = []
         for places in batches([start for _, start in starts]):
-            refused = next((str(answers[n]) for n in places if isinstance(answers[n], RayorchError)), None)
-            if refused is None:
+            refused = next((refusals[n] for n in places if refusals[n]), "")
+            if not refused:
                 whole.append([starts[n] for n in places])
                 continue
             for n in places:
                 index, start = starts[n]
-                failed = isinstance(answers[n], RayorchError)
-                outcomes[index] = Outcome(start, False, str(answers[n]) if failed else f"with its partner: {refused}")
-                if not failed:
+                outcomes[index] = Outcome(start, False, refusals[n] or f"with its partner: {refused}")
+                if not refusals[n]:
                     self._allocator.remove.remote(_groups_of(start))
-        calls = [
-            self._queues.commit_start.remote(StartRequest(batch[0][1], versions, tuple(s for _, s in batch[1:])))
-            for batch in whole
-        ]
-        for batch, reply in zip(whole, _answers(calls), strict=True):
+        commits = tuple(StartRequest(batch[0][1], versions, tuple(s for _, s in batch[1:])) for batch in whole)
+        replies = _answers([self._queues.commit_starts.remote(commits)])[0] if commits else ()
+        making: list[GroupsOf] = []
+        for batch, reply in zip(whole, replies, strict=True):
             for index, start in batch:
                 outcomes[index] = _outcome(start, reply)
                 if not reply.accepted:
                     self._allocator.remove.remote(_groups_of(start))
                 elif self.workloads[start.workload].spec.kind is not Kind.SERVE:  # Serve makes its replicas' groups
-                    self._allocator.create.remote(_groups_of(start))
+                    making.append(_groups_of(start))
+        if making:
+            self._allocator.create_many.remote(tuple(making))
         return outcomes
 
     def _reservation(self, start: Start, deadline_s: float) -> Reservation:
@@ -399,6 +413,11 @@ class RayCluster:
 
 def _groups_of(start: Start) -> GroupsOf:
     return GroupsOf(start.workload, start.attempt, tuple(sorted({m.surplus for m in start.members})))
+
+
+def _in_order(copy: Mapping[Any, V]) -> tuple[V, ...]:
+    """The values by key, which is their order in a snapshot. Those that did not change are the same objects."""
+    return tuple(map(copy.__getitem__, sorted(copy)))
 
 
 def _outcome(decision: Decision, reply: Reply) -> Outcome:

@@ -22,6 +22,8 @@ from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Reserve, Scale, Wait, WaitReason
 from rayorch.core.errors import ClusterError
 from rayorch.core.planner import plan
+from rayorch.core.planning.memory import Memory
+from rayorch.core.planning.waiting import Overlaid
 from rayorch.core.policy import Profile
 from rayorch.core.reconcile import BlockNodes, MarkReleasing, Rebind, reconcile
 from rayorch.core.requests import ACCEPTED
@@ -79,6 +81,7 @@ class ControllerShell:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._cluster = RayCluster(settings.instance, settings.profile)
+        self._memory = Memory()
         self._executor = Executor(settings.runner, self._cluster, self._loop, self._runner_seen)
         packages = Path(settings.runner.packages) if settings.runner.packages else None
         self._housekeeper = Housekeeper(settings.instance, packages)
@@ -147,7 +150,7 @@ class ControllerShell:
         """
         began_s = time.monotonic()
         snapshot = self._cluster.snapshot()
-        decided = plan(snapshot, self._settings.profile)
+        decided = plan(snapshot, self._settings.profile, self._memory)
         outcomes = self._cluster.commit(decided)
         actions = reconcile(snapshot, dict(self._runners), self._settings.profile)
         self._executor.carry_out(actions)
@@ -282,12 +285,12 @@ def _is_old(view: RunnerView, known: RunnerView) -> bool:
 
 def _with_stale(decided: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
     """The plan with a reason for each workload whose start was refused at the commit."""
-    waits: dict[Any, tuple[Wait, ...]] = dict(decided.waits)
+    more: dict[WorkloadId, tuple[Wait, ...]] = {}
     for outcome in outcomes:
         if not outcome.committed and hasattr(outcome.decision, "workload"):
             stale = Wait(WaitReason.STALE, f"decided, but refused: {outcome.reason}", unblocks="it is planned again")
-            waits[outcome.decision.workload] = (*waits.get(outcome.decision.workload, ()), stale)
-    return replace(decided, waits=waits)
+            more[outcome.decision.workload] = (*more.get(outcome.decision.workload, ()), stale)
+    return replace(decided, waits=Overlaid(decided.waits, more)) if more else decided
 
 
 Controller = ray.remote(ControllerShell)

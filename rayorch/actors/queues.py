@@ -285,9 +285,17 @@ class QueueShell:
     @ray.method
     async def commit_start(self, request: StartRequest) -> Reply:
         """The commit of a start; "stale" when the facts have changed."""
+        return await self._commit_start(request)
+
+    async def _commit_start(self, request: StartRequest) -> Reply:
         return await self._command(
             lambda s: s.tree.commit_start(request.start, request.versions, s.now_s, request.partners)
         )
+
+    @ray.method
+    async def commit_starts(self, requests: tuple[StartRequest, ...]) -> tuple[Reply, ...]:
+        """Several commits, each on its own, in this order; they share a batch of the journal."""
+        return tuple(await asyncio.gather(*(self._commit_start(request) for request in requests)))
 
     @ray.method
     async def commit_stop(self, stop: Stop) -> Reply:

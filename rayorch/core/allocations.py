@@ -23,6 +23,9 @@ from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeId, No
 Key = tuple[WorkloadId, int]
 """A workload and its attempt."""
 
+Nodes = Mapping[NodeId, NodeSpec] | Iterable[NodeSpec]
+"""All nodes; by id, where many are known, so that only those of the seats are looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class AllocationChanges:
@@ -43,6 +46,8 @@ class Allocations:
     def __init__(self, version: int = 0) -> None:
         self._version = version
         self._held: dict[Key, Allocation] = {}
+        self._attempts: dict[WorkloadId, set[int]] = {}
+        self._on_node: dict[NodeId, set[Key]] = {}
         self._log: ChangeLog[Key] = ChangeLog(floor=version)
 
     @property
@@ -80,7 +85,7 @@ class Allocations:
         workload: WorkloadId,
         attempt: int,
         members: tuple[Member, ...],
-        nodes: Iterable[NodeSpec],
+        nodes: Nodes,
         now_s: float,
         deadline_s: float,
         gang: tuple[int, ...] = (0,),
@@ -95,7 +100,7 @@ class Allocations:
             if [_place(m) for m in known.members] == [_place(m) for m in _ordered(members)]:
                 return known
             raise StalePlanError(f"attempt {attempt} of {workload} is reserved already, on other seats")
-        former = sorted(a for w, a in self._held if w == workload)
+        former = sorted(self._attempts.get(workload, ()))
         if former:
             raise StalePlanError(f"attempt {former[0]} of {workload} still holds seats")
         charged = self._charge(workload, members, nodes, now_s)
@@ -108,7 +113,7 @@ class Allocations:
         workload: WorkloadId,
         attempt: int,
         members: tuple[Member, ...],
-        nodes: Iterable[NodeSpec],
+        nodes: Nodes,
         now_s: float,
         deadline_s: float,
     ) -> Allocation:
@@ -227,13 +232,18 @@ class Allocations:
     # ------------------------------------------------------------ the books
 
     def _charge(
-        self, workload: WorkloadId, members: tuple[Member, ...], nodes: Iterable[NodeSpec], now_s: float
+        self, workload: WorkloadId, members: tuple[Member, ...], nodes: Nodes, now_s: float
     ) -> tuple[Member, ...]:
         """The members with the devices that they get, if all of them fit now."""
         if not members:
             raise StalePlanError(f"{workload}: a reservation without seats")
-        known = {node.id: node for node in nodes}
-        room = Room.of(known.values(), self._held.values(), now_s)
+        wanted = {member.node for member in members}
+        if isinstance(nodes, Mapping):
+            known = {id: nodes[id] for id in sorted(wanted) if id in nodes}
+        else:
+            known = {node.id: node for node in nodes if node.id in wanted}
+        there = sorted({key for id in wanted for key in self._on_node.get(id, ())})
+        room = Room.of(known.values(), (self._held[key] for key in there), now_s)
         charged = []
         self._check_channels(workload, members)
         for member in _ordered(members):
@@ -279,13 +289,30 @@ class Allocations:
     def _set(self, allocation: Allocation) -> Allocation:
         key = (allocation.workload, allocation.attempt)
         if self._held.get(key) != allocation:
+            self._unlist(key)
             self._held[key] = allocation
+            self._attempts.setdefault(key[0], set()).add(key[1])
+            for member in allocation.members:
+                self._on_node.setdefault(member.node, set()).add(key)
             self._touch(key)
         return allocation
 
     def _drop(self, key: Key) -> None:
+        self._unlist(key)
         del self._held[key]
         self._touch(key)
+
+    def _unlist(self, key: Key) -> None:
+        """Take an allocation out of the indexes, by its node and workload."""
+        held = self._held.get(key)
+        for id in {member.node for member in held.members} if held is not None else ():
+            self._on_node[id].discard(key)
+            if not self._on_node[id]:
+                del self._on_node[id]
+        if held is not None:
+            self._attempts[key[0]].discard(key[1])
+            if not self._attempts[key[0]]:
+                del self._attempts[key[0]]
 
     def _touch(self, key: Key) -> None:
         self._version += 1

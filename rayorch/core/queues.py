@@ -86,6 +86,8 @@ class QueueTree(QueueCommands, CalendarTree):
     def __init__(self) -> None:
         super().__init__()
         self._version = 0
+        self._queues_version = 0
+        self._known_queues: tuple[QueueSpec, ...] = ()
         self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
         self._log: ChangeLog[WorkloadId] = ChangeLog()
@@ -143,7 +145,7 @@ class QueueTree(QueueCommands, CalendarTree):
         return QueueChanges(
             version=self._version,
             full=changed is None,
-            queues=self._sorted_queues(),
+            queues=self._queues_since(version if changed is not None else 0),
             workloads=tuple(self._workloads[id] for id in sorted(ids)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             renewals=self._renewals.count,
@@ -466,6 +468,13 @@ class QueueTree(QueueCommands, CalendarTree):
         if before != workload.placement:
             held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
             self._history.held(workload.spec.queue, workload.spec.owner, held, at_s, self._version + 1)
+
+    def _queues_since(self, version: int) -> tuple[QueueSpec, ...] | None:
+        """All queues, None when they have not changed since a reader had that version."""
+        queues = self._sorted_queues()
+        if queues != self._known_queues:
+            self._known_queues, self._queues_version = queues, self._version
+        return queues if version < self._queues_version or not version else None
 
     def _sorted_queues(self) -> tuple[QueueSpec, ...]:
         return tuple(self.queues[id] for id in sorted(self.queues))

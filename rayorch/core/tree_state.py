@@ -36,7 +36,8 @@ class TreeState:
 class QueueChanges:
     """What changed for a reader whose copy is of an older version.
 
-    `queues`, `cordons`, `budgets` and `countables` are always complete. `workloads`: those that changed, ended ones
+    `queues`: all of them, None where they are as the reader has them. `cordons`, `budgets` and `countables` are always
+    complete. `workloads`: those that changed, ended ones
     included; with `full`, all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next
     time. `forgotten`: those that are remembered no longer. `folded`: ended entries that are no workloads of their own
     any more; their array knows what became of them.
@@ -44,7 +45,7 @@ class QueueChanges:
 
     version: int
     full: bool
-    queues: tuple[QueueSpec, ...]
+    queues: tuple[QueueSpec, ...] | None
     workloads: tuple[Workload, ...]
     cordons: tuple[NodeCordoned, ...]
     renewals: int = 0

@@ -121,7 +121,8 @@ class SimController:
         self.allocations.update({(a.workload, a.attempt): a for a in books.allocations})
         for key in books.removed:
             self.allocations.pop(key, None)
-        self._queue_specs, self._renewals, self._synced = queues.queues, queues.renewals, synced
+        self._queue_specs = queues.queues if queues.queues is not None else self._queue_specs
+        self._renewals, self._synced = queues.renewals, synced
         self.versions = Versions(queues.version, nodes.version, books.version)
         self._inform_inventory(queues.cordons)
         self.history = self.history.changed(queues.history)

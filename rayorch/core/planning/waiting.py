@@ -15,6 +15,7 @@ from rayorch.core.planning.lines import Entry
 from rayorch.core.types import WorkloadId
 
 V = TypeVar("V")
+Waits = Mapping[WorkloadId, tuple[Wait, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -159,3 +160,27 @@ class Positions(Lazy[int]):
 
     def __len__(self) -> int:
         return len(self._all())
+
+
+class Overlaid(Lazy[tuple[Wait, ...]]):
+    """Reasons with further ones on top, of those that wait already and of others."""
+
+    def __init__(
+        self, below: Mapping[WorkloadId, tuple[Wait, ...]], more: Mapping[WorkloadId, tuple[Wait, ...]]
+    ) -> None:
+        self._below = below
+        self._more = more
+
+    def __getitem__(self, id: WorkloadId) -> tuple[Wait, ...]:
+        more = self._more.get(id)
+        return self._below[id] if more is None else (*self._below.get(id, ()), *more)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._more or id in self._below
+
+    def __iter__(self) -> Iterator[WorkloadId]:
+        yield from self._below
+        yield from (id for id in self._more if id not in self._below)
+
+    def __len__(self) -> int:
+        return len(self._below) + sum(id not in self._below for id in self._more)
