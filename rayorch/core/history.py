@@ -96,15 +96,20 @@ class History:
     classes: Mapping[str, ServiceClass] = field(default_factory=dict)
 
     def changed(self, news: HistoryChanges) -> History:
-        """With the news; the same object when there are none, so that what was made of it can be kept."""
-        accounts = {account.key: account for account in news.accounts}
-        classes = {entry.name: entry for entry in news.classes}
+        """With the news; the same object, or the same accounts or classes, where there are none.
+
+        So what was made of them can be kept: much changes what was used, little what is known of finished work.
+        """
+        accounts: Mapping[AccountKey, Account] = {account.key: account for account in news.accounts}
+        classes: Mapping[str, ServiceClass] = {entry.name: entry for entry in news.classes}
         if not news.full:
-            if not accounts and not classes and news.half_life_s == self.half_life_s:
-                return self
-            accounts, classes = {**self.accounts, **accounts}, {**self.classes, **classes}
-        new = History(news.half_life_s, accounts, classes)
-        return self if new == self else new
+            accounts = {**self.accounts, **accounts} if accounts else self.accounts
+            classes = {**self.classes, **classes} if classes else self.classes
+        accounts = self.accounts if accounts == self.accounts else accounts
+        classes = self.classes if classes == self.classes else classes
+        if accounts is self.accounts and classes is self.classes and news.half_life_s == self.half_life_s:
+            return self
+        return History(news.half_life_s, accounts, classes)
 
 
 def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class Basis(IntEnum):
     """
 
     WORKLOAD = 0  # on nothing else: the key holds as long as the Workload is the same object
-    HISTORY = 1  # on the queues and what was learned: it holds while `view.queues` and `view.history` are the same
+    HISTORY = 1  # on queues and finished work: it holds while `view.queues` and `view.history.classes` are the same
     TURN = 2  # on the time or the nodes: it holds for one turn
 
 

@@ -103,7 +103,7 @@ def _admitted(draft: Draft) -> Walk:
     def key(workload: Workload, gang: Gang) -> SortKey:
         return key_of(draft, workload, view, gang.first)
 
-    return admit(draft, draft.memory.line_up(key, basis_of(order), history), view)
+    return admit(draft, draft.memory.line_up(key, basis_of(order), history.classes), view)
 
 
 def _serve_anyhow(draft: Draft, walk: Walk, claim: Claim) -> None:

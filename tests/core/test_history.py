@@ -14,7 +14,7 @@ from rayorch.core.decisions import Start, Stop
 from rayorch.core.errors import SpecError
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, HalfLifeSet, QueueDeleted, Resized
 from rayorch.core.forecast import EXPECTED_SLACK, STEP_SLACK, Forecast
-from rayorch.core.history import HALF_LIFE_S, Account, History, Sample, ServiceClass, classes_of
+from rayorch.core.history import HALF_LIFE_S, Account, History, HistoryChanges, Sample, ServiceClass, classes_of
 from rayorch.core.history_book import HistoryBook
 from rayorch.core.lifecycle import Move
 from rayorch.core.queues import QueueTree, TreeState
@@ -188,6 +188,8 @@ def test_a_reader_that_asks_for_news_has_the_same_as_one_that_asks_for_everythin
     copy = copy.changed(book.changes_since(seen))
     assert copy == book.state()
     assert copy.changed(book.changes_since(len(operations))) is copy
+    used = copy.changed(HistoryChanges(copy.half_life_s, (Account(QueueId("new"), "u", 0.0, 1.0),)))
+    assert used != copy and used.classes is copy.classes
 
 
 def test_accounts_and_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

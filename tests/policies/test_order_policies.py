@@ -89,7 +89,9 @@ def test_every_policys_keys_are_ordered_and_hold_as_long_as_it_says(policy: Orde
     keys = [policy(w, first) for w in work]
     sorted(keys)
     assert all(not isinstance(part, float) or part == part for key in keys for part in key), "no key holds a NaN"
-    later = OrderView(NOW + HOUR, first.knobs, first.queues, (), first.history)
+    account = Account(QueueId("q"), "a", NOW, gpu_s=1e6)
+    used = replace(first.history, accounts={account.key: account})
+    later = OrderView(NOW + HOUR, first.knobs, first.queues, (), used)
     if basis_of(policy) is Basis.HISTORY:
         assert [policy(w, later) for w in work] == keys
     if basis_of(policy) is Basis.WORKLOAD:
