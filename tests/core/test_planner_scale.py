@@ -30,6 +30,7 @@ from rayorch.core.types import (
     QueueSpec,
     Resources,
     Role,
+    Segment,
     StopCause,
     TopologyRequest,
     Workload,
@@ -661,3 +662,23 @@ def test_a_serve_application_that_lacks_a_replica_gets_a_node() -> None:
     made = decide([group("a")], [node("n1")], [app])
     assert changes(made) == {"a": (0, 2)}
     assert NodeId("n1") not in {n for c in details(made) for n in c.nodes}
+
+
+# ---------------------------------------------------------------- groups and segments
+
+
+def test_nodes_are_ordered_for_segments_that_find_no_domain_though_their_pieces_would_fit() -> None:
+    racks = [group("r0", 1, rack="a", gpu=2), group("r1", 1, rack="b", gpu=2), group("big", 0, rack="c", gpu=4)]
+    nodes = [of_group(racks[0], 0), of_group(racks[1], 0)]
+    role = Role("w", gpus(1), 4, 4, segments=(Segment(4, "rack"),))
+    made = plan(world(racks, nodes, [pending("g", roles=(role,))]), DEFAULT)
+    assert [(c.group, c.to_replicas) for c in details(made)] == [("big", 1)]
+    assert WaitReason.PROVISIONING in reasons(made, "g")
+
+
+def test_nothing_is_ordered_where_the_parts_of_a_gang_would_not_lie_together() -> None:
+    """Nodes of a group whose label names no rack are in none, however many there are."""
+    role = Role("w", gpus(1), 4, 4, segments=(Segment(4, "rack"),))
+    made = plan(world([group("g", 0)], [node("n", 2, "r0")], [pending("g", roles=(role,))]), DEFAULT)
+    assert details(made) == ()
+    assert reasons(made, "g")[0] is WaitReason.RESOURCES

@@ -85,6 +85,12 @@ class Shape:
         return sum(bundle.gpu_units * count for bundle, count in self.bundles)
 
     @property
+    def levels(self) -> frozenset[str]:
+        """The levels that it, or something in it, must lie in one domain of."""
+        own = frozenset() if self.topology.required is None else frozenset({self.topology.required})
+        return own if self.layout is None else own | self.layout.levels
+
+    @property
     def by_model(self) -> tuple[Shape, ...]:
         """The same with one model each, the preferred first; itself where any model will do."""
         if len(self.accelerators) < 2:

@@ -152,6 +152,7 @@ class Draft:
     estimates: dict[WorkloadId, float] = field(default_factory=dict)
     charges: int = 0
     kept: dict[WorkloadId, list[tuple[Room, NodeId, Resources, tuple[int, ...]]]] = field(default_factory=dict)
+    together: dict[tuple[Shape, tuple[tuple[str, int], ...]], bool] = field(default_factory=dict)
     kept_seats: dict[WorkloadId, tuple[Member, ...]] = field(default_factory=dict)
     unrepaired: list[Claim] = field(default_factory=list)
     walk: Walk | None = None

@@ -73,6 +73,12 @@ class Cell:
                     yield from inner
 
     @property
+    def levels(self) -> frozenset[str]:
+        """The levels that it, or something in it, must lie in one domain of."""
+        own = frozenset() if self.topology.required is None else frozenset({self.topology.required})
+        return own.union(*(cell.levels for cell, _ in self.inside))
+
+    @property
     def resources(self) -> Resources:
         """What all seats take together."""
         return total(bundle.times(count) for bundle, count in self.bundles)
@@ -89,6 +95,13 @@ class Layout:
 def is_nested(spec: WorkloadSpec) -> bool:
     """Whether the gang is more than a set of members that all share the same levels."""
     return bool(spec.groups) or spec.topology.balanced or any(role.segments for role in spec.roles)
+
+
+def required_levels(spec: WorkloadSpec) -> frozenset[str]:
+    """The levels that the gang, a group or a segment of it must lie in one domain of."""
+    found = {spec.topology.required, *(group.topology.required for group in spec.groups)}
+    found.update(segment.level for role in spec.roles for segment in role.segments)
+    return frozenset(level for level in found if level is not None)
 
 
 def layouts(spec: WorkloadSpec) -> tuple[Layout, ...]:

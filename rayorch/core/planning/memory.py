@@ -29,6 +29,7 @@ from rayorch.core.planning.attention import (
 )
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.facts import LIVE, Facts
+from rayorch.core.planning.groups import required_levels
 from rayorch.core.planning.index import View
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.lines import Key as OrderKey
@@ -367,9 +368,10 @@ class Memory:
     def _facts(self, snapshot: Snapshot, profile: Profile) -> Facts:
         groups: Mapping[GroupName, Standing] = {}
         if snapshot.capacity.provider is not Provider.NONE:
-            asked = {line.gang.shape.topology.required for _, lines in self.docket.lines() for line in lines}
-            asked |= {workload.spec.topology.required for workload in self.fresh.values()}
-            levels = sorted(level for level in asked if level is not None)
+            asked = {level for _, lines in self.docket.lines() for line in lines for level in line.gang.shape.levels}
+            for workload in self.fresh.values():
+                asked.update(required_levels(workload.spec))
+            levels = sorted(asked)
             groups = standings(snapshot.capacity, snapshot.nodes, self.topology, levels, snapshot.now_s)
         coming = [node for name in groups for node in groups[name].arriving]
         leaving = tuple(gone for id in sorted(self._leaving) for gone in self._leaving[id])

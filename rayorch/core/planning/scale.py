@@ -17,6 +17,7 @@ from rayorch.core.explain import UNBLOCKS
 from rayorch.core.planning.charges import charge_quota, fits_quota
 from rayorch.core.planning.claims import Ask, Claim, Shape, gang_of, start_claim, staying
 from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.groups_there import holds_together
 from rayorch.core.planning.provision import Stock
 from rayorch.core.planning.release import release
 from rayorch.core.planning.repair import kept_part
@@ -229,6 +230,10 @@ def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
     if trial is not None and not any(cell.coming for cell, _ in trial.nodes):
         # It would fit on what exists, but it was not started there: roles of different sizes may not find each other.
         trial = stock.seat(claim, grow, existing=False)
+    elif trial is not None and not holds_together(draft, claim.shape, trial):
+        trial = stock.seat(claim, grow, existing=False)  # as much room as it needs, but not in one place
+    if trial is not None and not holds_together(draft, claim.shape, trial):
+        trial = None
     if trial is None:
         known = stock.refusals.get((claim.shape, grow))
         if known is None:  # those of equal shape fail for the same reasons
