@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from rayorch.core.decisions import Plan, Reserve, Start, Stop
 from rayorch.core.planner import plan
@@ -28,6 +29,8 @@ from rayorch.core.types import (
 )
 from rayorch.policies.default import DEFAULT
 from tests.build import node, queue, workload
+from tests.core.test_planner_memory import Remembering, happenings
+from tests.core.test_planner_properties import World, worlds
 
 NOW_S = 10_000.0
 
@@ -209,3 +212,29 @@ def test_its_new_seats_are_kept_while_it_leaves_and_it_takes_them_when_it_is_bac
     pending = Workload(rival, State.PENDING, 0.0)
     again = plan(Snapshot(Versions(), NOW_S, (queue("q"),), (back, pending), tuple(BOTH), ()), UP)
     assert started(again) == {"w": "h1"}
+
+
+class Choosing(Remembering):
+    """With every knob of models turned, and moves whenever one would do."""
+
+    profile = knobs(
+        next_before_borrowing=True,
+        evict_before_next=True,
+        evict_before_borrowing=True,
+        upgrade=True,
+        upgrade_gain=1.0,
+        upgrade_cooldown_s=0.0,
+        upgrade_after_checkpoint_s=1e9,
+    )
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds(), happenings)
+def test_the_choice_is_the_same_with_memory_and_without(world: World, happened: list[tuple[str, int]]) -> None:
+    played = Choosing(world)
+    played.turn()
+    played.submit()
+    for what, index in happened:
+        played.turn()
+        played.happens(what, index)
+    played.turn()

@@ -57,8 +57,8 @@ class Remembering(World):
 
     def turn(self) -> Plan:
         seen = self.see()
-        made = plan(seen, DEFAULT, self.memory)
-        assert parts(made) == parts(plan(seen, DEFAULT))
+        made = plan(seen, self.profile, self.memory)
+        assert parts(made) == parts(plan(seen, self.profile))
         self.carry_out(made)
         return made
 
