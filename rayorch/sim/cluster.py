@@ -176,6 +176,7 @@ class SimCluster:
                 if share >= 1:  # it is durable, and nobody has been told
                     self.history += events
                 self.kill(Actor.QUEUES)
+                raise ClusterError("the queue owner died while it wrote")
             self.journal.append(events)
             self.history += events
             for event in events:

@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from rayorch.actors.journal import Journal
 from rayorch.actors.journal_format import (
     Entry,
@@ -106,10 +108,12 @@ class RecordJournal:
 def torn(before: bytes, after: bytes, share: float) -> bytes:
     """A file of which so much of what was written has reached the disk, in the order of its bytes, but not all."""
     longest = max(len(before), len(after))
-    differing = [n for n in range(longest) if before[n : n + 1] != after[n : n + 1]]
-    if not differing:
+    old, new = (np.frombuffer(data.ljust(longest, b"\0"), np.uint8) for data in (before, after))
+    differing = np.flatnonzero(old != new)
+    if not len(differing):
         return after
-    cut = differing[0] + int(share * (differing[-1] - differing[0]))
+    first, last = int(differing[0]), int(differing[-1])
+    cut = first + int(share * (last - first))
     return after[:cut] + before[cut:]
 
 

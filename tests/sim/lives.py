@@ -41,6 +41,8 @@ PROFILE = replace(DEFAULT, name="lives", lease_s=6.0, start_deadline_s=10.0, ret
 MOST_ALIVE = 7
 TURNS = (Actor.CONTROLLER,) * 5 + (Actor.RUNNER,) * 4 + (Actor.ALLOCATOR,) * 3 + (Actor.INVENTORY,) * 2
 """Who is next, of so many drawn."""
+SLOWEST_S = 5.0
+"""Nobody is later with what is due for him."""
 
 
 class Life:
@@ -53,6 +55,7 @@ class Life:
         self.accepted: set[WorkloadId] = set()
         self.asking: list[tuple[WorkloadSpec, SimWork]] = []
         self.count = 0
+        self.acted = dict.fromkeys(set(TURNS), 1000.0)
         share = rng.choice((0.0, 0.01, 0.03, 0.1))
         nodes = tuple(
             replace(node(f"n{i}", gpu=rng.choice((2, 3, 4)), rack=f"r{i % 2}", model=model), exact=rng.random() < 0.3)
@@ -86,9 +89,17 @@ class Life:
             self._happens()
         else:
             sim.pass_time(rng.choice((0.05, 0.2, 0.5, 1.0, 2.0)))
-            sim.act(rng.choice(TURNS))
+            self._act(rng.choice(TURNS))
         sim.check_step()
         self.check_promises()
+
+    def _act(self, drawn: Actor) -> None:
+        """The drawn actor's step, or that of one who has had none for too long: each is slow within a bound."""
+        now_s = self.sim.now_s
+        longest = min(sorted(self.acted), key=lambda actor: self.acted[actor])
+        actor = longest if now_s - self.acted[longest] > SLOWEST_S else drawn
+        self.acted[actor] = now_s
+        self.sim.act(actor)
 
     def settle(self) -> None:
         """Nothing goes wrong any more: everything ends and nothing is left."""
