@@ -6,10 +6,10 @@ of these the one whose queue goes first. Quota is asked of the naive reference (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from rayorch.core.types import QueueId, QueueSpec, Resources, WorkloadSpec
+from rayorch.core.types import UNIT, QueueId, QueueSpec, Resources, WorkloadSpec
 from tests.core.reference_quota import ReferenceQuota
 
 GPU = "GPU"
@@ -25,12 +25,13 @@ class Waiting:
 
     @property
     def asks(self) -> Resources:
-        return self.spec.min_resources
+        return _gpus(self.spec.min_resources)
 
 
 def starts(queues: list[QueueSpec], held: list[tuple[QueueId, Resources]], waiting: list[Waiting]) -> list[str]:
     """The ids of those that start, the first one first."""
-    quota = ReferenceQuota(queues, held=[(queue, amount, "", 1) for queue, amount in held])
+    whole = [_in_gpus(spec) for spec in queues]
+    quota = ReferenceQuota(whole, held=[(queue, _gpus(amount), "", 1) for queue, amount in held])
     left, order = list(waiting), []
     while left:
         heads = [min(mine, key=own_key) for spec in queues if (mine := [w for w in left if w.spec.queue == spec.id])]
@@ -65,9 +66,19 @@ def share(quota: ReferenceQuota, spec: QueueSpec) -> Fraction:
     have, deserved = used(quota, spec), spec.deserved.units(GPU)
     if have <= deserved:
         return Fraction(have, deserved) if deserved else Fraction(0)
-    beyond = Fraction(have - deserved, deserved or 10_000) / max(1, spec.weight)
+    beyond = Fraction(have - deserved, deserved or 1) / max(1, spec.weight)
     return (1 if deserved else 0) + beyond
 
 
 def used(quota: ReferenceQuota, spec: QueueSpec) -> int:
     return quota.used(spec.id, GPU)
+
+
+def _gpus(amount: Resources) -> Resources:
+    """Whole GPUs as the units to count in: the reference of quotas tries one unit after the other."""
+    return Resources.of_units({GPU: amount.units(GPU) // UNIT})
+
+
+def _in_gpus(spec: QueueSpec) -> QueueSpec:
+    borrow = None if spec.borrow_limit is None else _gpus(spec.borrow_limit)
+    return replace(spec, deserved=_gpus(spec.deserved), borrow_limit=borrow)

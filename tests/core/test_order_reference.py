@@ -35,7 +35,7 @@ gangs = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(trees(), st.lists(gangs, min_size=1, max_size=9), st.lists(st.sampled_from(LEAVES), max_size=4))
 def test_starts_come_in_the_order_of_the_reference(
     queues: list[QueueSpec], drawn: list[tuple[str, int, int, int]], held: list[str]
