@@ -111,6 +111,8 @@ def _ask_next(session: Session, workload: Workload) -> None:
 
 def _pass(session: Session, action: Action) -> None:
     draft = session.draft
+    if action is Action.ALLOCATE:
+        _keep_promises(session)
     line = Line(session.shares, draft.soon.quota)
     for id in list(session.claims):
         _join(session, line, id)
@@ -124,6 +126,18 @@ def _pass(session: Session, action: Action) -> None:
         if action is Action.ALLOCATE:
             _join(session, line, entry.id)
         line.refresh()
+
+
+def _keep_promises(session: Session) -> None:
+    """Whoever is owed room that was freed for it goes first, once; else others could take it, and it would evict again.
+
+    KAI keeps a nomination for a session only.
+    """
+    for id in sorted(session.draft.facts.owed & session.claims.keys()):
+        met = next((claim for claim in session.claims[id] if _serve(session, Action.ALLOCATE, claim)), None)
+        if met is not None:
+            session.shares.hold_firmly(session.draft.soon.quota, met.workload.spec, met.resources)
+            _ask_next(session, met.workload)
 
 
 def _join(session: Session, line: Line, id: WorkloadId) -> None:
