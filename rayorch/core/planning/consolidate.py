@@ -120,8 +120,9 @@ def movable(draft: Draft) -> tuple[Move, ...]:
     if draft.movable is None:
         facts = draft.facts
         found: list[Move] = []
-        for workload, allocation in facts.live() if facts.snapshot.synced else ():
-            if _may_move(draft, workload, allocation):
+        for id in facts.saved if facts.snapshot.synced else ():  # sorted below
+            workload, allocation = facts.workloads[id], facts.held.get(id)
+            if allocation is not None and _may_move(draft, workload, allocation):
                 cost = facts.profile.victims(workload, allocation, facts.now_s)
                 found.append(Move(workload, allocation.members, True, cost, cost))
         draft.movable = tuple(sorted(found, key=lambda move: move.key)[:MOST_MOVABLE])

@@ -38,6 +38,7 @@ class Facts:
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
     seats, by queue. Of these, by id: `uneasy`, whom stage 2 could have something to say about; `asking`, who may ask
     for more seats; `growing`, who may take surplus ones. `joint`: all, waiting ones too, that are parts of joint gangs.
+    `saved`: live attempts of workloads with a checkpoint.
     """
 
     snapshot: Snapshot
@@ -61,6 +62,7 @@ class Facts:
     asking: Sequence[WorkloadId]
     growing: Sequence[WorkloadId]
     joint: Sequence[WorkloadId]
+    saved: Collection[WorkloadId]
     _live: list[tuple[Workload, Allocation]] = field(default_factory=list, repr=False, compare=False)
 
     def strict(self, queue: QueueId) -> bool:

@@ -122,6 +122,7 @@ class Memory:
         self._asking: set[WorkloadId] = set()
         self._growing: set[WorkloadId] = set()
         self._yielded: set[WorkloadId] = set()
+        self._saved: set[WorkloadId] = set()
         self._broken: set[WorkloadId] = set()
         self._joint: set[WorkloadId] = set()
 
@@ -332,6 +333,8 @@ class Memory:
             self._joint.add(id)
         if workload.yielded_to is not None and workload.requeued_s is not None:
             self._yielded.add(id)
+        if workload.checkpoint is not None and not pending:
+            self._saved.add(id)
 
     def _clear(self, id: WorkloadId) -> None:
         if self._held.pop(id, None) is not None:
@@ -348,6 +351,7 @@ class Memory:
         self._asking.discard(id)
         self._growing.discard(id)
         self._yielded.discard(id)
+        self._saved.discard(id)
         self._broken.discard(id)
         self._joint.discard(id)
 
@@ -394,6 +398,7 @@ class Memory:
             uneasy=self._uneasy(snapshot.now_s),
             asking=sorted(self._asking),
             growing=sorted(self._growing),
+            saved=self._saved,
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else self.topology,
