@@ -12,6 +12,7 @@ import typer
 
 from rayorch.cli import exits, kuberay, rows
 from rayorch.cli.exits import guarded
+from rayorch.cli.gangs import gang_lines
 from rayorch.cli.output import Format, say, show, show_one
 from rayorch.cli.queues import app as queue_commands
 from rayorch.cli.replay import replay
@@ -222,7 +223,7 @@ def explain(
                 say(f"order: {data['order']}")
             show(rows.waits(data), rows.WAIT_COLUMNS, output)
             if output is Format.TABLE:
-                for line in (*rows.change_lines(data), *rows.isolation_lines(data)):
+                for line in (*rows.change_lines(data), *gang_lines(data), *rows.isolation_lines(data)):
                     say(line)
         else:
             show_one(data, output, lambda: "", key="kind")

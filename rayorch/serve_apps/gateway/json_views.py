@@ -12,11 +12,12 @@ from rayorch.core.events import Submitted
 from rayorch.core.isolation import isolation_warnings
 from rayorch.core.payload import Json
 from rayorch.core.requests import RecordedEvent
-from rayorch.core.types import Allocation, Resources, Workload
+from rayorch.core.types import Allocation, Resources, Workload, WorkloadSpec
 from rayorch.core.views import ExplainView, NodeRow, Overview, PlanView, WorkloadRow
 from rayorch.core.whatif import Change, Interval, Victim
 from rayorch.serve_apps.gateway.capacity_views import capacity_json
 from rayorch.serve_apps.gateway.device_views import device_json
+from rayorch.serve_apps.gateway.gang_json import gang_json, place_json, role_json
 from rayorch.serve_apps.gateway.queue_views import amounts as amounts
 from rayorch.serve_apps.gateway.queue_views import queue_json as queue_json
 from rayorch.serve_apps.gateway.timing_views import timing_json
@@ -58,8 +59,10 @@ def workload_json(
         "reason": workload.reason,
         "attempt": workload.attempt,
         "roles": [
-            {"name": r.name, "min": r.min_count, "max": r.max_count, "resources": amounts(r.bundle)} for r in spec.roles
+            {"name": r.name, "min": r.min_count, "max": r.max_count, "resources": amounts(r.bundle), **role_json(r)}
+            for r in spec.roles
         ],
+        **gang_json(spec),
         "accelerators": list(spec.accelerators),
         "anyModel": spec.any_model,
         "isolation": list(isolation_warnings(spec)),
@@ -96,11 +99,11 @@ def workload_json(
         result["position"] = row.position
         result["estimatedStartAt"] = row.estimate_s
         result["waits"] = [wait_json(w) for w in row.waits]
-        result["members"] = members_json(row.held, node_names or {})
+        result["members"] = members_json(spec, row.held, node_names or {})
     return result
 
 
-def members_json(held: Allocation | None, node_names: dict[str, str]) -> list[Json]:
+def members_json(spec: WorkloadSpec, held: Allocation | None, node_names: dict[str, str]) -> list[Json]:
     """The seats of an attempt."""
     if held is None:
         return []
@@ -115,8 +118,9 @@ def members_json(held: Allocation | None, node_names: dict[str, str]) -> list[Js
             "groupId": m.group_id,
             "bundleIndex": m.bundle_index,
             "surplus": m.surplus,
+            **place,
         }
-        for m in held.members
+        for m, place in zip(held.members, place_json(spec, held.members), strict=True)
     ]
 
 
