@@ -9,11 +9,11 @@ import pytest
 from rayorch.core.decisions import WaitReason
 from rayorch.core.ordering import Basis, OrderKnobs, OrderView, basis_of
 from rayorch.core.planner import plan
-from rayorch.core.policy import Profile
+from rayorch.core.policy import OrderPolicy, Profile
 from rayorch.core.types import Kind, NodeHealth, WorkloadId
 from rayorch.policies.default import DEFAULT
-from rayorch.policies.order import priority
-from tests.scenes import NOW, gpus, node, pending, queue, reasons, running, snapshot, started
+from rayorch.policies.order import fifo, priority
+from tests.scenes import NOW, gpus, grown, node, pending, queue, reasons, running, snapshot, started
 
 STRICT = replace(DEFAULT, ordering=OrderKnobs(strict_fifo=True))
 
@@ -65,6 +65,14 @@ def test_strict_order_still_says_why_its_head_waits() -> None:
     work = [pending("first", 16, submitted_s=1.0), pending("second", 1, submitted_s=2.0)]
     decided = plan(snapshot([node("n1", 8)], work), STRICT)
     assert WaitReason.BEHIND_HEAD not in reasons(decided, "first") and reasons(decided, "first")
+
+
+@pytest.mark.parametrize(("order", "grows"), [(priority.key, "new"), (fifo.key, "old")])
+def test_running_gangs_grow_in_the_order_of_the_profile(order: OrderPolicy, grows: str) -> None:
+    old = running("old", ["n1"], (1, 3), submitted_s=1.0)
+    new = running("new", ["n1"], (1, 3), submitted_s=2.0, priority=5)
+    decided = plan(snapshot([node("n1", 3)], [old, new]), replace(DEFAULT, order=order))
+    assert list(grown(decided)) == [grows]
 
 
 def test_a_policy_says_how_long_its_keys_hold() -> None:

@@ -19,11 +19,11 @@ from rayorch.core.planning.queue_gates import queue_gate
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.waits import hopeless
 from rayorch.core.sharing import uses_devices
-from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload, WorkloadId
+from rayorch.core.types import Kind, Member, MemberPhase, NodeId, Resources, State, Workload
 
 
 def adapt(draft: Draft) -> None:
-    """Give surplus seats: first to what starts in this plan, then to running gangs, in order of priority and age.
+    """Give surplus seats: first to what starts in this plan, then to running gangs, in the profile's order.
 
     With `Profile.even_growth` those of equal priority grow step by step, who has least of its minimum first.
     """
@@ -35,17 +35,14 @@ def adapt(draft: Draft) -> None:
     if not fresh and not running:
         return
     taken = coveted(draft)
-    for line in (fresh, sorted(running, key=_rank)):
+    order, view = draft.facts.profile.order, draft.view
+    for line in (fresh, sorted(running, key=lambda w: (*order(w, view), w.sequence, w.id))):
         if draft.facts.profile.even_growth:
             _grow_evenly(draft, line, taken)
         else:
             for workload in line:
                 while _grow(draft, workload, taken):
                     pass
-
-
-def _rank(workload: Workload) -> tuple[int, float, WorkloadId]:
-    return (-workload.spec.priority, workload.submitted_s, workload.id)
 
 
 def _grow_evenly(draft: Draft, line: list[Workload], taken: frozenset[NodeId]) -> None:
