@@ -61,8 +61,8 @@ NodeProvider = Literal["auto", "kuberay", "ray", "none"]
 
 
 class Policies(Model):
-    """`preset`: the profile to begin with, by name. The others are import strings, "module:function", in place of its
-    policies; what is left out is the preset's."""
+    """`preset`: the profile to begin with, by name. The others stand in place of its policies: the name of one of ours
+    (usage, las:promoting_key), or an import string, "module:function"."""
 
     preset: str = "default"
     name: Name | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,18 @@ POLICY_SLOTS: Mapping[str, tuple[str, ...]] = {
 }
 """The slots of a profile that take a function, and what it is called with; see `core.policy`."""
 
+HOMES: Mapping[str, tuple[str, str]] = {
+    "order": ("order", "key"),
+    "queue_order": ("queue_order", "key"),
+    "score": ("place", "score"),
+    "victims": ("victims", "cost"),
+    "train_size": ("adapt", "size"),
+    "serve_size": ("serve", "size"),
+    "recover": ("recover", "recover"),
+    "scale": ("scale", "wanted"),
+}
+"""Where the policies that come with rayorch are, by slot: the package in `rayorch.policies`, and the usual function."""
+
 Knob = float | bool | int | str | tuple[float, ...] | tuple[str, ...] | tuple[tuple[str, float], ...]
 
 
@@ -35,8 +48,9 @@ Knob = float | bool | int | str | tuple[float, ...] | tuple[str, ...] | tuple[tu
 class ProfileSettings:
     """A profile as text can say it: what differs from the `preset`.
 
-    `policies`: import strings ("module:function") by slot. `knobs`, `ordering`, `models`: values by the field names of
-    Profile, OrderKnobs and ModelKnobs. `name` empty: the preset's.
+    `policies`: by slot, the name of one of ours ("usage", "las:promoting_key") or an import string
+    ("module:function"). `knobs`, `ordering`, `models`: values by the field names of Profile, OrderKnobs and ModelKnobs.
+    `name` empty: the preset's.
     """
 
     name: str = ""
@@ -54,7 +68,8 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
         if slot not in POLICY_SLOTS:
             raise SpecError(f"{field_path}.{slot}", f"is no policy; there are {', '.join(POLICY_SLOTS)}")
     preset = load_preset(settings.preset, f"{field_path}.preset")
-    functions = {slot: load_function(path, f"{field_path}.{slot}") for slot, path in settings.policies.items()}
+    paths = {slot: _whole_path(slot, path) for slot, path in settings.policies.items()}
+    functions = {slot: load_function(path, f"{field_path}.{slot}") for slot, path in paths.items()}
     for slot, function in functions.items():
         _check_takes(function, POLICY_SLOTS[slot], f"{field_path}.{slot}")
     profile = replace(preset, name=settings.name or preset.name, **functions)  # type: ignore[arg-type]  # by slot
@@ -70,6 +85,17 @@ def load_preset(name: str, field_path: str = "spec.policies.preset") -> Profile:
     preset = importlib.import_module(f"rayorch.policies.presets.{name}").PRESET
     assert isinstance(preset, Profile), f"{name} is no profile"
     return preset
+
+
+def _whole_path(slot: str, path: str) -> str:
+    """The import string of a policy: where only a name is given, of one that comes with rayorch."""
+    module, colon, function = path.partition(":")
+    if not module.isidentifier():
+        return path
+    package, usual = HOMES[slot]
+    if colon and importlib.util.find_spec(f"rayorch.policies.{package}.{module}") is None:
+        return path
+    return f"rayorch.policies.{package}.{module}:{function if colon else usual}"
 
 
 def load_function(path: str, field_path: str) -> PolicyFunction:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import rayorch.policies.presets
-from rayorch.config import PRESETS, ProfileSettings, load_preset, load_profile
+from rayorch.config import POLICY_SLOTS, PRESETS, ProfileSettings, load_preset, load_profile
+from rayorch.config.profile import HOMES
 from rayorch.core.errors import SpecError
 from rayorch.core.planner import plan
 from rayorch.policies.default import DEFAULT
@@ -34,6 +35,36 @@ def test_what_is_set_stands_in_place_of_the_presets() -> None:
     settings = ProfileSettings(preset="kueue", knobs={"lease_s": 7.0}, ordering={"strict_fifo": True})
     profile = load_profile(settings)
     assert (profile.name, profile.lease_s, profile.ordering.strict_fifo) == ("kueue", 7.0, True)
+
+
+@pytest.mark.parametrize(
+    ("slot", "name", "function"),
+    [
+        ("order", "usage", "rayorch.policies.order.usage.key"),
+        ("order", "las:promoting_key", "rayorch.policies.order.las.promoting_key"),
+        ("queue_order", "drf", "rayorch.policies.queue_order.drf.key"),
+        ("score", "spread", "rayorch.policies.place.spread.score"),
+        ("order", "rayorch.policies.order.fifo:key", "rayorch.policies.order.fifo.key"),
+    ],
+)
+def test_policies_are_named_shortly_or_by_import_string(slot: str, name: str, function: str) -> None:
+    found = getattr(load_profile(ProfileSettings(policies={slot: name})), slot)
+    assert f"{found.__module__}.{found.__name__}" == function
+
+
+def test_every_slot_has_a_home_for_short_names() -> None:
+    assert HOMES.keys() == POLICY_SLOTS.keys()
+    for slot, (package, function) in HOMES.items():
+        policy = getattr(DEFAULT, slot)
+        assert policy.__module__.startswith(f"rayorch.policies.{package}.") and policy.__name__ == function
+
+
+def test_a_module_of_ones_own_may_have_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "myorders.py").write_text("def key(workload, view):\n    return (workload.id,)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_profile(ProfileSettings(policies={"order": "myorders:key"})).order.__module__ == "myorders"
+    with pytest.raises(SpecError, match=r"spec\.policies\.order: can't import rayorch.policies.order.nonesuch"):
+        load_profile(ProfileSettings(policies={"order": "nonesuch"}))
 
 
 def test_an_unknown_preset_is_refused() -> None:
