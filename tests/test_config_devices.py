@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from rayorch.config.cluster import ClusterDocument
-from rayorch.config.documents import parse_document
 from rayorch.config.models import DURATIONS, ModelsSection
+from rayorch.config.parsing import parse_document
 from rayorch.core.errors import SpecError
 from rayorch.core.payload import Payload
 from rayorch.core.policy import ModelKnobs

@@ -171,8 +171,9 @@ class QueueShell:
             self._cron_work = asyncio.get_running_loop().create_task(self._run_crons())
 
     async def _run_crons(self) -> None:
-        """Each cron's moments that have come; and when to look again."""
+        """What follows from the time alone, and each cron's moments that have come; and when to look again."""
         next_s = self._tree.now_s() + CRON_LOOK_S
+        await self._command(lambda s: ())
         for cron in tuple(self._tree.peek().crons.values()):
             now_s = self._tree.now_s()
             due = due_moments(cron, now_s)

@@ -88,6 +88,7 @@ def overview(instance: str, turn: Turn | None, warning: str) -> Overview:
         synced=snapshot.synced,
         warnings=warnings,
         capacity=snapshot.capacity,
+        reservations=turn.plan.reservations,
     )
 
 

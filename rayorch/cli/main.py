@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rayorch.cli import exits, kuberay, rows
+from rayorch.cli import calendar, exits, kuberay, rows
 from rayorch.cli.exits import guarded
 from rayorch.cli.gangs import gang_lines
 from rayorch.cli.output import Format, say, show, show_one
@@ -32,6 +32,9 @@ app = typer.Typer(
 
 app.add_typer(kuberay.app, name="kuberay")
 app.add_typer(queue_commands, name="queue")
+app.add_typer(calendar.reservations, name="reservation")
+app.add_typer(calendar.crons, name="cron")
+app.command()(calendar.entries)
 app.command()(replay)
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json, yaml, name or csv.")]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rayorch.cli import devices
+from rayorch.cli.calendar import progress_text
 from rayorch.cli.output import Column, Item, age, amount
 
 if TYPE_CHECKING:
@@ -81,7 +82,10 @@ def bypass_lines(client: Client) -> list[str]:
 
 
 def _gang(workload: Item) -> str:
-    """2x8: members and GPUs of each; 2-4x8 when it may grow."""
+    """2x8: members and GPUs of each; 2-4x8 when it may grow; 100*2x8 for an array of 100 entries."""
+    array = workload.get("array")
+    if isinstance(array, dict):
+        return f"{array['count']}*{_gang({**workload, 'array': None})}"
     roles = workload["roles"]
     assert isinstance(roles, list)
     role = next((r for r in roles if r["name"] != "driver"), roles[0])
@@ -95,6 +99,8 @@ def _restarts(workload: Item) -> int:
 
 
 def _where(workload: Item) -> str:
+    if isinstance(workload.get("progress"), dict) and not workload["endedAt"]:
+        return progress_text(workload).partition(": ")[2]
     if workload["state"] == "PENDING":
         waits = workload.get("waits")
         reasons = [str(w["reason"]) for w in waits if w["blocks"]] if isinstance(waits, list) else []

@@ -270,6 +270,35 @@ class Client:
         """Remove a queue; with `drain`, one that is in use takes nothing new and goes when its work has ended."""
         self._http.call("DELETE", f"/api/v1/queues/{queue}{'?drain=true' if drain else ''}")
 
+    def entries(self, array: str, first: int = 0, limit: int = 100) -> Rows:
+        """Entries of an array from index `first` on: id, state, attempt and exit code of each."""
+        found: list[JsonObject] = []
+        next_first: object = first
+        while isinstance(next_first, int) and len(found) < limit:
+            params: dict[str, str | int | float | bool] = {"first": next_first, "limit": min(1000, limit - len(found))}
+            page = self._http.call("GET", f"/api/v1/workloads/{path_part(array)}/entries", params=params)
+            found += _items(page)
+            next_first = page["nextFirst"]
+        return Rows(found, ("id", "state", "attempt", "exitCode"), "entries")
+
+    def reservations(self) -> Rows:
+        """Room that is held in advance."""
+        columns = ("name", "queue", "state", "count", "inUse", "setAside", "missing")
+        return Rows(_items(self._http.call("GET", "/api/v1/reservations")), columns, "reservations")
+
+    def delete_reservation(self, name: str) -> None:
+        """Hold it no longer; what runs in it goes on."""
+        raise_for(self._http.request("DELETE", f"/api/v1/reservations/{path_part(name)}"))
+
+    def crons(self) -> Rows:
+        """What is submitted by a schedule."""
+        columns = ("name", "queue", "schedule", "timeZone", "submitted", "note")
+        return Rows(_items(self._http.call("GET", "/api/v1/crons")), columns, "crons")
+
+    def delete_cron(self, name: str) -> None:
+        """Submit no more of it; what was submitted goes on."""
+        raise_for(self._http.request("DELETE", f"/api/v1/crons/{path_part(name)}"))
+
     def nodes(self) -> Rows:
         """All nodes with who holds their devices."""
         columns = ("name", "total", "used", "health", "reason", "topology")

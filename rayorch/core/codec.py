@@ -26,7 +26,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from rayorch.core import decisions, events, grants, queues, reports, requests, snapshot, views
+from rayorch.core import cron, decisions, events, grants, queues, reports, requests, snapshot, views
 from rayorch.core import types as nouns
 from rayorch.core.errors import SpecError
 
@@ -53,6 +53,7 @@ ROOTS: tuple[object, ...] = (
     requests.EventsPage,
     requests.WorkloadPage,
     requests.EntriesPage,
+    cron.CronView,
     requests.SubmitResult,
     views.Overview,
     views.ExplainView,

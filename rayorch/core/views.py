@@ -9,6 +9,7 @@ from rayorch.core.bypass import Bypass
 from rayorch.core.capacity import Capacity
 from rayorch.core.decisions import Wait
 from rayorch.core.requests import Reply
+from rayorch.core.reservations import ReservationView
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Allocation, NodeHealth, NodeSpec, QueueSpec, Resources, Workload, WorkloadId
 from rayorch.core.whatif import Change, Outlook
@@ -159,7 +160,7 @@ class Overview:
 
     `last_cycle_s`: when the last turn of the loop ended [s since the epoch]; `cycle_took_s`: how long it took.
     `capacity`: where nodes come from. `autoscaler`: Ray's, None where it has never reported.
-    `bypasses`: Ray jobs that run or wait here and did not come through us.
+    `bypasses`: Ray jobs that run or wait here and did not come through us. `reservations`: room held in advance.
     """
 
     now_s: float
@@ -176,6 +177,7 @@ class Overview:
     capacity: Capacity = Capacity()
     autoscaler: AutoscalerView | None = None
     bypasses: tuple[Bypass, ...] = ()
+    reservations: tuple[ReservationView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

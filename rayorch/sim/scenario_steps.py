@@ -6,8 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from rayorch.config.calendar_documents import CronDocument, ReservationDocument
 from rayorch.config.cluster import ClusterDocument
-from rayorch.config.documents import QueueDocument, parse_document
+from rayorch.config.documents import QueueDocument
+from rayorch.config.parsing import parse_document
 from rayorch.core.adoption import parse_group_name
 from rayorch.core.capacity import GroupName
 from rayorch.core.errors import AdmissionError, SpecError
@@ -102,7 +104,11 @@ def _ask(cluster: SimCluster, step: Step) -> None:
         document = parse_document({"apiVersion": "rayorch/v1", **data}, f"apply[{n}]")
         if isinstance(document, ClusterDocument):
             raise SpecError(f"apply[{n}].kind", "a Cluster is read when a server starts, not applied")
-        if isinstance(document, QueueDocument):
+        if isinstance(document, ReservationDocument):
+            cluster.record(cluster.tree.set_reservation(document.to_core(), now_s))
+        elif isinstance(document, CronDocument):
+            raise SpecError(f"apply[{n}].kind", "no schedule is looked at here; submit what it would")
+        elif isinstance(document, QueueDocument):
             cluster.record(cluster.tree.set_queue(document.to_core(), now_s))
         else:
             spec = document.to_core()

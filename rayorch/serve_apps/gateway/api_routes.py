@@ -16,9 +16,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from rayorch.config import (
     ClusterDocument,
     Document,
-    QueueDocument,
-    ServeAppDocument,
-    WorkloadDocument,
     duration_s,
     load_json,
     parse_document,
@@ -41,11 +38,11 @@ from rayorch.core.requests import (
 )
 from rayorch.core.types import Kind, MemberPhase, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import Overview, WorkloadRow
+from rayorch.serve_apps.gateway.applying import SETTINGS, apply_document, rank, refused, reply_json, workload_spec
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.capacity_views import capacity_json
 from rayorch.serve_apps.gateway.device_views import reading_json
 from rayorch.serve_apps.gateway.follow import RecentOverview, follow_output, wait_for
-from rayorch.serve_apps.gateway.jobs_form import with_packages_only
 from rayorch.serve_apps.gateway.json_views import (
     API_VERSION,
     bypass_json,
@@ -125,7 +122,7 @@ class ApiRoutes:
     ) -> Response:
         """One Workload or ServeApp document. The same id (or Idempotency-Key) again is the same workload."""
         document = parse_document(_with_key(load_json(await request.body()), idempotency_key))
-        spec = _workload_spec(document)
+        spec = workload_spec(document)
         (result,) = await self._backend.submit((spec,))
         raise_unless_accepted(result.reply)
         known = result.now or await self._known(spec.id)
@@ -139,11 +136,11 @@ class ApiRoutes:
         for n, value in enumerate(documents):
             results.append(None)
             try:
-                specs.append((n, _workload_spec(parse_document(value))))
+                specs.append((n, workload_spec(parse_document(value))))
             except SpecError as error:
-                results[n] = _refused("", error.code, error.field, error.message)
+                results[n] = refused("", error.code, error.field, error.message)
         for (n, _), outcome in zip(specs, await self._backend.submit(tuple(s for _, s in specs)), strict=True):
-            results[n] = _reply_json(outcome.workload, outcome.reply)
+            results[n] = reply_json(outcome.workload, outcome.reply)
         return JSONResponse({"results": results})
 
     async def list_workloads(
@@ -186,7 +183,7 @@ class ApiRoutes:
 
     async def plan(self, request: Request) -> Response:
         """What submitting one Workload or ServeApp document would do; nothing is submitted."""
-        spec = _workload_spec(parse_document(load_json(await request.body())))
+        spec = workload_spec(parse_document(load_json(await request.body())))
         view = await self._backend.would(spec)
         return JSONResponse(plan_json(view, node_names(await self._recent.get())))
 
@@ -403,21 +400,15 @@ class ApiRoutes:
             if isinstance(document, ClusterDocument):
                 raise SpecError(f"documents[{n}].kind", "Cluster is read when rayorch starts: rayorch up -f")
             try:
-                _ = document.to_core() if isinstance(document, QueueDocument) else _workload_spec(document)
+                _ = document.to_core() if isinstance(document, SETTINGS) else workload_spec(document)
             except SpecError as error:
                 raise SpecError(f"documents[{n}].{error.field}", error.message) from error
             parsed.append(document)
         results: list[Json] = []
-        # Parents before children, and queues before what is submitted to them.
-        parsed.sort(key=lambda d: (0, d.metadata.name.count("/")) if isinstance(d, QueueDocument) else (1, 0))
+        # Parents before children, queues and reservations before what is submitted to them.
+        parsed.sort(key=rank)
         for document in parsed:
-            if isinstance(document, QueueDocument):
-                reply, identity = await self._backend.set_queue(document.to_core()), document.metadata.name
-            else:
-                spec = _workload_spec(document)
-                (outcome,) = await self._backend.submit((spec,))
-                reply, identity = outcome.reply, spec.id
-            results.append({"kind": document.kind, **_reply_json(identity, reply)})
+            results.append({"kind": document.kind, **await apply_document(self._backend, document)})
         return JSONResponse({"results": results})
 
     async def overview(self) -> Response:
@@ -446,12 +437,6 @@ def _with_key(value: Json, key: str | None) -> Json:
         return value
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     return {**value, "metadata": {**metadata, "id": f"{str(metadata.get('name'))[:100]}-{digest}"}}
-
-
-def _workload_spec(document: Document) -> WorkloadSpec:
-    if not isinstance(document, WorkloadDocument | ServeAppDocument):
-        raise SpecError("kind", f"must be Workload or ServeApp, got {document.kind}")
-    return with_packages_only(document.to_core())
 
 
 def _same_attempt(row: WorkloadRow | None, workload: Workload) -> WorkloadRow | None:
@@ -499,16 +484,6 @@ def _node(view: Overview, wanted: str) -> NodeId:
     if len(found) > 1:
         raise SpecError("node", f"{wanted} names {len(found)} nodes; use the id")
     return found[0]
-
-
-def _reply_json(identity: str, reply: Reply) -> dict[str, Json]:
-    if reply.accepted:
-        return {"id": identity, "accepted": True}
-    return _refused(identity, reply.code, reply.field, reply.message)
-
-
-def _refused(identity: str, code: str, field: str, message: str) -> dict[str, Json]:
-    return {"id": identity, "accepted": False, "code": code, "field": field, "detail": message}
 
 
 async def _until_error(output: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -18,6 +18,7 @@ from rayorch.serve_apps.gateway.guard import Guard
 from rayorch.serve_apps.gateway.jobs_routes import JobsRoutes
 from rayorch.serve_apps.gateway.page import Page
 from rayorch.serve_apps.gateway.settings import GatewaySettings
+from rayorch.serve_apps.gateway.timing_routes import TimingRoutes
 
 
 def create_app(
@@ -30,6 +31,7 @@ def create_app(
     page = Page(settings, recent)
     app.include_router(JobsRoutes(backend, settings, recent).router())
     app.include_router(ApiRoutes(backend, settings, recent, clock).router())
+    app.include_router(TimingRoutes(backend).router())
     app.add_api_route("/", page.overview, methods=["GET"], include_in_schema=False)
     app.add_api_route("/ui/{name}", page.asset, methods=["GET"], include_in_schema=False)
 

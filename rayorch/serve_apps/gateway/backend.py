@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rayorch.core.cron import CronSpec, CronView
 from rayorch.core.devices import NodeReading
 from rayorch.core.requests import (
     AttemptRef,
     CancelRequest,
     CordonRequest,
     DeleteQueueRequest,
+    EntriesPage,
+    EntriesRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
@@ -24,6 +27,7 @@ from rayorch.core.requests import (
     WaitRequest,
     WorkloadPage,
 )
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import Allocation, NodeId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview, PlanView
 
@@ -81,6 +85,30 @@ class Backend(Protocol):
 
     async def delete_queue(self, request: DeleteQueueRequest) -> Reply:
         """Remove a queue: an empty one, or with `drain` when its last work has ended."""
+        ...
+
+    async def entries(self, request: EntriesRequest) -> EntriesPage:
+        """Entries of an array; AdmissionError when there is none of that id."""
+        ...
+
+    async def set_reservation(self, spec: ReservationSpec) -> Reply:
+        """Hold room in advance, or change what is held."""
+        ...
+
+    async def delete_reservation(self, reservation: str) -> Reply:
+        """Hold it no longer."""
+        ...
+
+    async def set_cron(self, spec: CronSpec) -> Reply:
+        """Submit by a schedule from now on."""
+        ...
+
+    async def delete_cron(self, cron: str) -> Reply:
+        """Submit no more of it."""
+        ...
+
+    async def crons(self) -> tuple[CronView, ...]:
+        """What is submitted by a schedule, by id."""
         ...
 
     async def renew(self, attempt: AttemptRef) -> bool:

@@ -10,11 +10,13 @@ import time
 from dataclasses import dataclass, field, replace
 
 from rayorch.config import load_profile
+from rayorch.core.arrays import EntryRow
 from rayorch.core.bypass import Bypass
 from rayorch.core.capacity import Capacity
+from rayorch.core.cron import Cron, CronSpec, CronView
 from rayorch.core.decisions import Wait
 from rayorch.core.devices import NodeReading
-from rayorch.core.errors import SpecError
+from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.events import CancelRequested, Event, QueueSet, Submitted
 from rayorch.core.planner import plan
 from rayorch.core.requests import (
@@ -23,6 +25,8 @@ from rayorch.core.requests import (
     CancelRequest,
     CordonRequest,
     DeleteQueueRequest,
+    EntriesPage,
+    EntriesRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
@@ -34,7 +38,9 @@ from rayorch.core.requests import (
     WaitRequest,
     WorkloadPage,
 )
+from rayorch.core.reservations import ReservationView, window_of
 from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
     Allocation,
     NodeHealth,
@@ -76,6 +82,8 @@ class FakeBackend:
     renewals: int = 0
     bypasses: list[Bypass] = field(default_factory=list)
     refuse: Reply | None = None
+    reservations: dict[str, ReservationSpec] = field(default_factory=dict)
+    crons_set: dict[str, CronSpec] = field(default_factory=dict)
     capacity: Capacity = field(default_factory=Capacity)
     autoscaler: AutoscalerView | None = None
     readings: dict[NodeId, NodeReading] = field(default_factory=dict)
@@ -208,6 +216,9 @@ class FakeBackend:
             bypasses=tuple(self.bypasses),
             capacity=self.capacity,
             autoscaler=self.autoscaler,
+            reservations=tuple(
+                ReservationView(spec, window_of(spec, self.now_s)) for _, spec in sorted(self.reservations.items())
+            ),
         )
 
     async def events(self, request: EventsRequest) -> EventsPage:
@@ -220,6 +231,43 @@ class FakeBackend:
         page = tuple(found[: request.limit])
         more = len(found) > len(page)
         return EventsPage(page, page[-1].sequence if more else max(request.cursor, len(self.journal)), more, 1)
+
+    async def entries(self, request: EntriesRequest) -> EntriesPage:
+        """All of them wait."""
+        known = self.known.get(request.array)
+        if known is None or known.spec.array is None:
+            raise AdmissionError("id", f"there is no array {request.array!r}")
+        last = known.spec.array.first + known.spec.array.count
+        start = max(request.first, known.spec.array.first)
+        end = min(start + request.limit, last)
+        rows = tuple(EntryRow(index, State.PENDING) for index in range(start, end))
+        return EntriesPage(rows, end if end < last else None)
+
+    async def set_reservation(self, spec: ReservationSpec) -> Reply:
+        """Put it in."""
+        self.reservations[spec.id] = spec
+        return ACCEPTED
+
+    async def delete_reservation(self, reservation: str) -> Reply:
+        """Take it out."""
+        if self.reservations.pop(reservation, None) is None:
+            return Reply(False, "rejected", "id", f"there is no reservation {reservation}")
+        return ACCEPTED
+
+    async def set_cron(self, spec: CronSpec) -> Reply:
+        """Put it in; it is never due."""
+        self.crons_set[spec.id] = spec
+        return ACCEPTED
+
+    async def delete_cron(self, cron: str) -> Reply:
+        """Take it out."""
+        if self.crons_set.pop(cron, None) is None:
+            return Reply(False, "rejected", "id", f"there is no cron {cron}")
+        return ACCEPTED
+
+    async def crons(self) -> tuple[CronView, ...]:
+        """From memory."""
+        return tuple(CronView(Cron(self.crons_set[id], self.now_s), None) for id in sorted(self.crons_set))
 
     async def set_queue(self, spec: QueueSpec) -> Reply:
         """Put it in."""

@@ -14,6 +14,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from rayorch.actors.names import agent_name, allocator_name, controller_name, find, logs_name, queues_name
 from rayorch.actors.packages import check_runtime_env, package_exists, store_package
 from rayorch.actors.results import ResultSettings, results_name, start_result_store
+from rayorch.core.cron import CronSpec, CronView
 from rayorch.core.devices import NodeReading
 from rayorch.core.errors import ClusterError, RayorchError, SpecError
 from rayorch.core.payload import Payload
@@ -23,6 +24,8 @@ from rayorch.core.requests import (
     CancelRequest,
     CordonRequest,
     DeleteQueueRequest,
+    EntriesPage,
+    EntriesRequest,
     EventsPage,
     EventsRequest,
     ListRequest,
@@ -34,6 +37,7 @@ from rayorch.core.requests import (
     WorkloadPage,
     refusal,
 )
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import Allocation, NodeId, QueueSpec, Workload, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, LogChunk, Overview, PlanView
 
@@ -191,6 +195,36 @@ class RayBackend:
         """To the queue owner."""
         reply: Reply = await self._owner("delete_queue", request)
         return reply
+
+    async def entries(self, request: EntriesRequest) -> EntriesPage:
+        """To the queue owner."""
+        page: EntriesPage = await self._owner("entries", request)
+        return page
+
+    async def set_reservation(self, spec: ReservationSpec) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("set_reservation", spec)
+        return reply
+
+    async def delete_reservation(self, reservation: str) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("delete_reservation", reservation)
+        return reply
+
+    async def set_cron(self, spec: CronSpec) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("set_cron", spec)
+        return reply
+
+    async def delete_cron(self, cron: str) -> Reply:
+        """To the queue owner."""
+        reply: Reply = await self._owner("delete_cron", cron)
+        return reply
+
+    async def crons(self) -> tuple[CronView, ...]:
+        """To the queue owner."""
+        found: tuple[CronView, ...] = await self._owner("crons")
+        return found
 
     async def cordon(self, request: CordonRequest) -> Reply:
         """To the queue owner, which journals it."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from rayorch.core.arrays import EntryRow
+from rayorch.core.cron import CronView
 from rayorch.core.dependencies import text_of
 from rayorch.core.payload import Json
+from rayorch.core.reservations import ReservationView
 from rayorch.core.timing import ArrayProgress
 from rayorch.core.types import Workload
 
@@ -43,4 +46,59 @@ def progress_json(progress: ArrayProgress) -> dict[str, Json]:
         "succeeded": progress.succeeded,
         "failed": progress.failed,
         "cancelled": progress.cancelled,
+    }
+
+
+def entry_json(array: str, row: EntryRow) -> Json:
+    """One entry of an array."""
+    return {
+        "id": f"{array}.{row.index}",
+        "index": row.index,
+        "state": row.state.value,
+        "attempt": row.attempt,
+        "exitCode": row.exit_code,
+    }
+
+
+def reservation_json(view: ReservationView, now_s: float) -> Json:
+    """One reservation; `state` is active, upcoming or over."""
+    spec, window = view.spec, view.window
+    state = "over" if window is None else "active" if window.active(now_s) else "upcoming"
+    return {
+        "name": spec.id,
+        "queue": spec.queue,
+        "owners": list(spec.owners),
+        "count": spec.count,
+        "resources": dict(spec.bundle.to_floats()),
+        "accelerators": list(spec.accelerators),
+        "startsAt": window.start_s if window is not None else None,
+        "endsAt": window.end_s if window is not None else spec.end_s,
+        "everyS": spec.every_s,
+        "standing": spec.standing,
+        "state": state,
+        "inUse": view.in_use,
+        "setAside": view.set_aside,
+        "missing": view.missing,
+    }
+
+
+def cron_json(view: CronView) -> Json:
+    """One cron."""
+    cron, spec = view.cron, view.cron.spec
+    return {
+        "name": spec.id,
+        "queue": spec.template.queue,
+        "schedule": spec.schedule,
+        "timeZone": spec.time_zone,
+        "concurrency": spec.concurrency.value,
+        "missed": spec.missed.value,
+        "suspended": spec.suspended,
+        "nextAt": view.next_s,
+        "lastWorkload": cron.last,
+        "lastAt": cron.last_s,
+        "submitted": cron.submitted,
+        "skipped": cron.skipped,
+        "missedCount": cron.missed,
+        "refused": cron.refused,
+        "note": cron.note,
     }
