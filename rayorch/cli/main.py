@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from rayorch.cli.gangs import gang_lines
 from rayorch.cli.output import Format, say, show, show_one
 from rayorch.cli.queues import app as queue_commands
 from rayorch.cli.replay import replay
+from rayorch.cli.words import amount_of, gang_of, pair_of, workers_of
 
 if TYPE_CHECKING:
     from rayorch.client.connection import Client
@@ -63,13 +63,6 @@ def _seconds(text: str | None) -> float | None:
         raise typer.BadParameter(str(error)) from error
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"{option} takes NAME=VALUE, got {text!r}")
-    return name, value
-
-
 # ---------------------------------------------------------------- daily
 
 
@@ -80,6 +73,9 @@ Identity = Annotated[str | None, typer.Option("--id", help="The same id again is
 Accelerators = Annotated[
     list[str] | None,
     typer.Option("--accelerator", help="H100, or H100,A100: the first that can be had; may be repeated."),
+]
+ResourcesOption = Annotated[
+    list[str] | None, typer.Option("--resource", "-R", help="gpu-memory=20Gi, mig-1g.10gb=1 of each worker.")
 ]
 Folder = Annotated[Path | None, typer.Option("--working-dir", help="A folder to upload and run in.")]
 
@@ -93,6 +89,7 @@ def submit(
     workers: WorkersOption = None,
     gpus: Annotated[float, typer.Option("--gpus", help="GPUs of each worker.")] = 0,
     cpus: Annotated[float, typer.Option("--cpus", help="CPUs of each worker.")] = 1,
+    resources: ResourcesOption = None,
     kind: Annotated[str, typer.Option("--kind", "-k", help="job, or train for a Ray Train script.")] = "job",
     name: Annotated[str | None, typer.Option("--name", "-n", help="A readable name.")] = None,
     identity: Identity = None,
@@ -120,11 +117,11 @@ def submit(
         raise typer.BadParameter("the command is empty")
     if kind not in ("job", "train"):
         raise typer.BadParameter("--kind is job or train")
-    members = _workers(workers)
+    members = workers_of(workers)
     if gang is not None:
         if workers is not None or gpus:
             raise typer.BadParameter("--gang says --workers and --gpus at once; give one or the other")
-        members, gpus = _gang(gang)
+        members, gpus = gang_of(gang)
     with _client(address) as client:
         handle = client.submit(
             shlex.join(command),
@@ -132,6 +129,7 @@ def submit(
             workers=members,
             gpus_per_worker=gpus,
             cpus_per_worker=cpus,
+            resources_per_worker=dict(amount_of(text) for text in resources or ()),
             kind="train" if kind == "train" else "job",
             name=name,
             id=identity,
@@ -149,7 +147,7 @@ def submit(
             array=int(array) if array is not None and array.isdigit() else array,
             reservation=reservation,
             working_dir=working_dir,
-            env=dict(_pair(text, "--env") for text in env or ()),
+            env=dict(pair_of(text, "--env") for text in env or ()),
         )
         info = handle.info()
         if follow:
@@ -159,25 +157,6 @@ def submit(
         say(
             f"queued in {info['queue']}; why it waits: rayorch explain {handle.id}; output: rayorch logs -f {handle.id}"
         )
-
-
-def _workers(text: str | None) -> int | tuple[int, int] | None:
-    if text is None:
-        return None
-    least, colon, most = text.partition(":")
-    try:
-        return (int(least), int(most)) if colon else int(least)
-    except ValueError as error:
-        raise typer.BadParameter(f"--workers takes 2 or 2:4, got {text!r}") from error
-
-
-def _gang(text: str) -> tuple[int | tuple[int, int], float]:
-    """2x8 or 2-4x8, as `rayorch ps` shows it."""
-    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?x(\d{1,9}(?:\.\d{1,4})?)", text)
-    if found is None:
-        raise typer.BadParameter(f"--gang takes 2x8 or 2-4x8, got {text!r}")
-    least, most, gpus = found.groups()
-    return (int(least), int(most)) if most else int(least), float(gpus)
 
 
 def _follow(handle: WorkloadHandle, notes: bool) -> NoReturn:

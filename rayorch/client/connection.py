@@ -65,7 +65,7 @@ class Client:
         workers: Workers | None = None,
         gpus_per_worker: float = 0,
         cpus_per_worker: float = 1,
-        resources_per_worker: Mapping[str, float] | None = None,
+        resources_per_worker: Mapping[str, float | str] | None = None,
         driver_resources: Mapping[str, float] | None = None,
         priority: int = 0,
         preemptible: bool = True,
@@ -90,7 +90,8 @@ class Client:
         """Enqueue a command, or a function with its arguments, and return its handle.
 
         `workers`: 2, or (2, 4) for a gang that may grow and shrink. `accelerators`: models that will do, the preferred
-        one first ("H100", or ["H100", "A100"]); all its GPUs are of one. `wall_limit`: it is stopped for good after
+        one first ("H100", or ["H100", "A100"]); all its GPUs are of one. `resources_per_worker`: further ones, parts of
+        GPUs among them ({"gpu-memory": "20Gi"}, {"mig-1g.10gb": 1}). `wall_limit`: it is stopped for good after
         that long. `begin`: not before that time (epoch seconds, or 2026-12-01T09:00:00+01:00). `after`: what must have
         happened to others ("afterok:prep", "singleton"). `array`: 100 entries, or "0-99%20". `id` makes it
         idempotent: the same id with the same request is the same workload, with another one ConflictError. Functions
@@ -380,8 +381,8 @@ def _models(accelerators: str | Sequence[str]) -> list[Any]:
     return [accelerators] if isinstance(accelerators, str) else list(accelerators)
 
 
-def _amounts(gpus: float, cpus: float, more: Mapping[str, float] | None) -> JsonObject:
-    amounts: dict[str, float] = {"CPU": cpus, "GPU": gpus, **(more or {})}
+def _amounts(gpus: float, cpus: float, more: Mapping[str, float | str] | None) -> JsonObject:
+    amounts: dict[str, float | str] = {"CPU": cpus, "GPU": gpus, **(more or {})}
     return cast(JsonObject, {name: amount for name, amount in amounts.items() if amount != 0})
 
 

@@ -251,7 +251,12 @@ class Allocations:
                 raise StalePlanError(
                     f"{workload}: {member.role} {member.index} does not fit on node {member.node} any more"
                 )
-            charged.append(replace(seat_in(member, known, room), phase=MemberPhase.RESERVED, group_id=""))
+            seated = seat_in(member, known, room)
+            if room.slot(member.node).realised(member.bundle, seated.devices) != member.bundle:
+                raise StalePlanError(
+                    f"{workload}: its share of memory is another part of the GPUs of {member.node} now"
+                )
+            charged.append(replace(seated, phase=MemberPhase.RESERVED, group_id=""))
         return tuple(charged)
 
     def _check_channels(self, workload: WorkloadId, members: tuple[Member, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from rayorch.core.types import Resources, WorkloadId
 from rayorch.serve_apps.gateway.fake import FakeBackend
 from tests.cli.conftest import Run
 from tests.core.test_mig import SMALL, cut
@@ -43,3 +44,14 @@ def test_a_mixed_node_shows_what_its_gpus_are_cut_into(run: Run, backend: FakeBa
     backend.nodes[node.id] = node
     line = next(line for line in run("nodes").stdout.splitlines() if line.startswith("n1"))
     assert "(7 x 1g.5gb)" in line
+
+
+def test_parts_of_gpus_on_the_command_line(run: Run, backend: FakeBackend) -> None:
+    options = ("-q", "research/nlp", "-w", "2", "-R", "gpu-memory=20Gi", "-R", "gpu-devices=2")
+    assert run("submit", *options, "--id", "w", "--", "true").exit_code == 0
+    assert backend.known[WorkloadId("w")].spec.roles[0].bundle == Resources.of(
+        {"CPU": 1, "gpu-memory-mib": 20_480, "gpu-devices": 2}
+    )
+    refused = run("submit", "-q", "research/nlp", "-w", "2", "-R", "gpu-memory=20", "--", "true")
+    assert refused.exit_code == 105
+    assert "with its unit" in refused.stderr

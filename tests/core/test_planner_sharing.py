@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from rayorch.core.allocations import Allocations
 from rayorch.core.bound_devices import bundle_of
 from rayorch.core.decisions import Plan, Start, WaitReason
+from rayorch.core.errors import StalePlanError
 from rayorch.core.planner import plan
 from rayorch.core.runners import grant_for
 from rayorch.core.sharing import MIB
@@ -146,6 +149,12 @@ def test_the_owner_checks_memory_again_and_ray_is_asked_for_gpus_by_name() -> No
     books.removed(WorkloadId("a"), 1, 0)
     again = planned(nodes, asking("e", gpu_memory_mib=13_000), held=tuple(books.allocations.values()))
     assert list(starts(again)) == ["e"]
+
+
+def test_a_share_that_has_become_another_part_of_its_device_is_stale() -> None:
+    members = starts(planned([sized("n1", 40_000)], asking("w", gpu_memory_mib=9_000)))["w"]
+    with pytest.raises(StalePlanError, match="another part"):
+        Allocations().reserve(WorkloadId("w"), 1, members, [sized("n1", 80_000)], 100.0, 130.0)
 
 
 def test_a_grant_speaks_of_what_ray_counts() -> None:
