@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayorch.core.history import Account, History
@@ -203,3 +203,41 @@ def test_a_heads_own_key_decides_between_equal_queues() -> None:
     work += [replace(w, submitted_s=1.0) for w in _asks("B", 1, GPU=1)]
     assert DEFAULT.order is priority.key
     assert _turns(_profile(deserved.key), work, [queue("A", 1), queue("B", 1)], GPU=1, CPU=8) == "B"
+
+
+# ---------------------------------------------------------------- what the paper proves of DRF
+
+DEMANDS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(any), min_size=2, max_size=4)
+
+
+def _tasks(demands: list[tuple[int, int]], cpus: int, memory: int, scale: int = 1) -> list[int]:
+    """How many tasks of each queue start, all having more than enough of them."""
+    work = []
+    for n, (cpu, mem) in enumerate(demands):
+        amounts = {name: units * scale for name, units in (("CPU", cpu), ("memory", mem)) if units}
+        work += _asks("ABCD"[n], 45, **amounts)
+    queues = [queue("ABCD"[n]) for n in range(len(demands))]
+    turns = _turns(_profile(drf.key), work, queues, CPU=cpus * scale, memory=memory * scale)
+    return [turns.count("ABCD"[n]) for n in range(len(demands))]
+
+
+@settings(max_examples=25, deadline=None)
+@given(DEMANDS, st.integers(12, 40), st.integers(12, 40))
+def test_drf_wastes_nothing_and_gives_each_its_part_but_for_one_task(
+    demands: list[tuple[int, int]], cpus: int, memory: int
+) -> None:
+    counts = _tasks(demands, cpus, memory)
+    used = [sum(n * d[r] for n, d in zip(counts, demands, strict=True)) for r in (0, 1)]
+    free = (cpus - used[0], memory - used[1])
+    assert min(free) >= 0
+    assert not any(d[0] <= free[0] and d[1] <= free[1] for d in demands), "Pareto: nobody's next task fits"
+    one = [max(d[0] / cpus, d[1] / memory) for d in demands]  # the dominant share of one task
+    for count, task in zip(counts, one, strict=True):
+        least = (1 - max(one)) / len(demands) - max(one)
+        assert count * task >= least - 1e-9, "sharing incentive: an equal part, but for one task of each kind"
+
+
+@settings(max_examples=10, deadline=None)
+@given(DEMANDS, st.integers(12, 40), st.integers(12, 40))
+def test_drf_depends_on_proportions_only(demands: list[tuple[int, int]], cpus: int, memory: int) -> None:
+    assert _tasks(demands, cpus, memory, scale=3) == _tasks(demands, cpus, memory)
