@@ -15,7 +15,7 @@ from rayorch.core.history import Account, History
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import NodeSpec, QueueId, QueueSpec
+from rayorch.core.types import NodeSpec, QueueId, QueueSpec, Resources
 from tests.scenes import NOW, gpus, node, pending, queue, running, snapshot, started, stopped
 from tests.source_tree import ROOT
 
@@ -66,6 +66,12 @@ class Knob:
     outcome: Callable[[Snapshot, Profile], list[str]] = _starts
 
 
+def _by_model(path: str, model: str) -> QueueSpec:
+    """A queue that deserves one GPU of a model and may borrow one of either."""
+    both = Resources.of({"GPU:H100": 1, "GPU:A100": 1})
+    return QueueSpec(QueueId(path), Resources.of({f"GPU:{model}": 1}), borrow_limit=both)
+
+
 def _changed(seen: Snapshot, id: str, **changes: object) -> Snapshot:
     """The scene with one queue changed."""
     queues = tuple(replace(spec, **changes) if spec.id == id else spec for spec in seen.queues)  # type: ignore[arg-type]
@@ -103,6 +109,15 @@ UNEVEN = _scene(
     ],
     gpu=4,
     queues=[queue("lender", 4), queue("A", 0, borrow=4), queue("B", 0, borrow=4)],
+)
+MODELS = (node("a", 1, model="A100"), node("h", 1, model="H100"))
+CHOOSY = pending("w", accelerators=("H100", "A100"), priority=5)
+TWO_MODELS = _scene([CHOOSY], queues=[_by_model("q", "A100"), _by_model("lender", "H100")], nodes=MODELS)
+BETTER_MODEL_IN_USE = _scene([running("low", ["h"]), CHOOSY], nodes=MODELS)
+BETTER_MODEL_LENT = _scene(
+    [running("lent", ["h"], queue="other"), CHOOSY],
+    queues=[_by_model("q", "H100"), _by_model("other", "A100")],
+    nodes=MODELS,
 )
 BORROWER_AND_OWNER = _scene(
     [pending("a", queue="A", submitted_s=1.0), pending("b", queue="B", submitted_s=2.0)],
@@ -212,6 +227,32 @@ KUEUE_KNOBS = [
     Knob("queue.lendLimit", FULL_A, ["a"], [], with_it=_changed(FULL_A, "lender", lend_limit=gpus(0))),
     _preemption(True),
     Knob("timing.retryBackoff", OLD_AND_VIP, ["60"], ["5"], {"timing__retryBackoff": "5s"}, outcome=_waits),
+    Knob(
+        "models.nextBeforeBorrowing",
+        TWO_MODELS,
+        ["h"],
+        ["a"],
+        {"models__nextBeforeBorrowing": True},
+        outcome=_nodes,
+    ),
+    Knob(
+        "models.evictBeforeNext",
+        BETTER_MODEL_IN_USE,
+        [],
+        ["low"],
+        {"models__evictBeforeNext": True},
+        always={"preemption": True},
+        outcome=_stops,
+    ),
+    Knob(
+        "models.evictBeforeBorrowing",
+        BETTER_MODEL_LENT,
+        [],
+        ["lent"],
+        {"models__evictBeforeBorrowing": True},
+        always={"preemption": True},
+        outcome=_stops,
+    ),
 ]
 
 # ---------------------------------------------------------------- KAI
