@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rayorch.config.eviction import EvictionSection
 from rayorch.config.fields import Amounts, Countables, Duration, Items, Model, Name, Version, resources
 from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
@@ -109,6 +110,7 @@ class ClusterSpec(Model):
     policies: Policies = Policies()
     ordering: OrderingSection = OrderingSection()
     models: ModelsSection = ModelsSection()
+    eviction: EvictionSection = EvictionSection()
     timing: Timing = Timing()
     preemption: bool | None = None
     even_growth: bool | None = None
@@ -193,7 +195,15 @@ class ClusterDocument(Model):
             self.metadata.name,
             pools,
             self.spec.topology,
-            ProfileSettings(name, policies, knobs, preset, self.spec.ordering.to_knobs(), self.spec.models.to_knobs()),
+            ProfileSettings(
+                name,
+                policies,
+                knobs,
+                preset,
+                self.spec.ordering.to_knobs(),
+                self.spec.models.to_knobs(),
+                self.spec.eviction.to_knobs(),
+            ),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),
             _countables(self.spec.countables),

@@ -91,11 +91,14 @@ class Gang(Model):
 
 
 class Preemption(Model):
-    """Whether it may be stopped for others, how long its last checkpoint may take, how long it is left alone."""
+    """Whether it may be stopped for others, how long its last checkpoint may take, how long it is left alone; `delay`:
+    how long it waits for room before others are stopped for it.
+    """
 
     allowed: bool = True
     grace: Duration = 30.0
     min_runtime: Duration = 0.0
+    delay: Duration = 0.0
 
 
 def _command(value: object) -> object:
@@ -181,6 +184,7 @@ class WorkloadDocument(Model):
             any_model=body.any_model,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
+            preemption_delay_s=body.preemption.delay,
             owner=owner,
             payload=payload.to_text(),
             **timing_of(body),
@@ -399,6 +403,7 @@ class ServeAppDocument(Model):
             any_model=body.any_model,
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
+            preemption_delay_s=body.preemption.delay,
             owner=owner,
             payload=payload.to_text(),
         )

@@ -49,8 +49,8 @@ class ProfileSettings:
     """A profile as text can say it: what differs from the `preset`.
 
     `policies`: by slot, the name of one of ours ("usage", "las:promoting_key") or an import string
-    ("module:function"). `knobs`, `ordering`, `models`: values by the field names of Profile, OrderKnobs and ModelKnobs.
-    `name` empty: the preset's.
+    ("module:function"). `knobs`, `ordering`, `models`, `eviction`: values by the field names of Profile, OrderKnobs,
+    ModelKnobs and EvictionKnobs. `name` empty: the preset's.
     """
 
     name: str = ""
@@ -59,6 +59,7 @@ class ProfileSettings:
     preset: str = "default"
     ordering: Mapping[str, Knob] = field(default_factory=dict)
     models: Mapping[str, Knob] = field(default_factory=dict)
+    eviction: Mapping[str, Knob] = field(default_factory=dict)
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
@@ -75,7 +76,9 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
     profile = replace(preset, name=settings.name or preset.name, **functions)  # type: ignore[arg-type]  # by slot
     ordering = replace(profile.ordering, **settings.ordering)  # type: ignore[arg-type]  # checked by the document
     models = replace(profile.models, **settings.models)  # type: ignore[arg-type]  # checked by the document
-    return replace(profile, ordering=ordering, models=models, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
+    eviction = replace(profile.eviction, **settings.eviction)  # type: ignore[arg-type]  # checked by the document
+    parts = {"ordering": ordering, "models": models, "eviction": eviction}
+    return replace(profile, **parts, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
 
 
 def load_preset(name: str, field_path: str = "spec.policies.preset") -> Profile:

@@ -15,6 +15,7 @@ from rayorch.core.types import Budget, QueueId, QueueMode, QueueSpec, Resources,
 
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Mode = Literal["open", "hold", "drain"]
+Weight = Annotated[int, Field(ge=1, le=1_000_000)]
 Period = Annotated[float, BeforeValidator(duration_s), Field(ge=1)]
 
 
@@ -53,7 +54,7 @@ class BudgetBody(Model):
 class QueueBody(Model):
     """See `core.types.QueueSpec`; a bare number counts GPUs, and "GPU:H100" those of one model.
 
-    A `hard_cap` of 0 forbids the resource.
+    A `hard_cap` of 0 forbids the resource. `weights`: by resource, where it differs from `weight`.
     """
 
     deserved: Amounts = Field(default_factory=dict)
@@ -61,7 +62,8 @@ class QueueBody(Model):
     borrow_limit: Amounts | None = None
     lend_limit: Amounts | None = None
     hard_cap: Amounts | None = None
-    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    weight: Weight = 1
+    weights: Mapping[str, Annotated[int, Field(ge=0, le=1_000_000)]] = Field(default_factory=dict)
     surplus_priority: Priority = 0
     min_priority: Priority = -1_000_000
     max_priority: Priority = 1_000_000
@@ -101,6 +103,7 @@ class QueueDocument(Model):
             hard_cap=_limit(body.hard_cap, "spec.hardCap"),
             denied=tuple(name for name, _ in resources(none, "spec.hardCap")),
             surplus_priority=body.surplus_priority,
+            weights=_weights(body.weights),
             per_user=body.per_user.to_core(),
             mode=QueueMode(body.mode),
             budget=None if body.budget is None else body.budget.to_core(),
@@ -123,6 +126,14 @@ def mode_of(value: object) -> QueueMode:
 
 def _limit(amounts: Mapping[str, float] | None, field: str) -> Resources | None:
     return None if amounts is None else resources(amounts, field)
+
+
+def _weights(weights: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    named = [(resources({name: 1.0}, "spec.weights"), weight) for name, weight in weights.items()]
+    found = tuple(sorted((name, weight) for amounts, weight in named for name, _ in amounts))
+    if len({name for name, _ in found}) < len(found):
+        raise SpecError("spec.weights", "names a resource twice")
+    return found
 
 
 def _above_zero(amounts: Mapping[str, float], field: str) -> Resources:

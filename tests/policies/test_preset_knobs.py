@@ -275,6 +275,11 @@ def _counts(seen: Snapshot, profile: Profile) -> list[str]:
     return [f"{queue}{sum(id.startswith(queue) for id in began)}" for queue in ("a", "b")]
 
 
+GPU_3 = (("GPU", 3),)
+SCATTERED = _scene(
+    [running("x", ["n1"]), running("y", ["n2"]), pending("large", gpu=2)], nodes=[node("n1", 2), node("n2", 2)]
+)
+
 KAI_KNOBS = [
     Knob(
         "queue.surplusPriority",
@@ -287,6 +292,15 @@ KAI_KNOBS = [
     Knob(
         "queue.weight", SURPLUS, ["a2", "b2"], ["a1", "b3"], with_it=_changed(SURPLUS, "B", weight=3), outcome=_counts
     ),
+    Knob(
+        "queue.weights",
+        SURPLUS,
+        ["a2", "b2"],
+        ["a1", "b3"],
+        with_it=_changed(SURPLUS, "B", weights=GPU_3),
+        outcome=_counts,
+    ),
+    Knob("eviction.consolidationVictims", SCATTERED, ["y"], [], {"eviction__consolidationVictims": 0}, outcome=_stops),
     _order("usage:key", OWNERS, "a", "b"),
     _score("spread", "n1", "n2"),
     Knob(

@@ -1,0 +1,33 @@
+"""The `eviction` section of the Cluster document: who may be stopped, shrunk or moved for whom."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rayorch.config.fields import Duration, Model
+
+DURATIONS = frozenset({"exempt", "start_worth", "whole_node_worth", "move_after_checkpoint", "move_cooldown"})
+"""Knobs that are lengths of time: in core their names end in `_s`."""
+
+
+class EvictionSection(Model):
+    """The knobs of `core.eviction.EvictionKnobs`; what is left out is the preset's."""
+
+    exempt: Duration | None = None
+    priority_doubles: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
+    lazy: bool | None = None
+    consolidate: bool | None = None
+    start_worth: Duration | None = None
+    whole_node_worth: Duration | None = None
+    move_after_checkpoint: Duration | None = None
+    move_cooldown: Duration | None = None
+    moves_per_turn: Annotated[int, Field(ge=0, le=1000)] | None = None
+    saturation: Annotated[float, Field(ge=1, le=1000)] | None = None
+    consolidation_victims: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+
+    def to_knobs(self) -> dict[str, float | bool]:
+        """By the field names of EvictionKnobs."""
+        given: dict[str, float | bool] = self.model_dump(exclude_none=True)
+        return {f"{name}_s" if name in DURATIONS else name: value for name, value in given.items()}

@@ -1,0 +1,74 @@
+"""What documents say of eviction: the cluster's knobs, a workload's delay, a queue's weights."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from rayorch.config import ClusterDocument, QueueDocument, WorkloadDocument, parse_document
+from rayorch.config.eviction import DURATIONS, EvictionSection
+from rayorch.core.errors import SpecError
+from rayorch.core.eviction import EvictionKnobs
+
+
+def _document(kind: str, spec: dict[str, Any], queue: str = "q") -> Any:
+    metadata = {"name": "one"} if kind != "Workload" else {"name": "one", "queue": queue}
+    return parse_document({"apiVersion": "rayorch/v1", "kind": kind, "metadata": metadata, "spec": spec})
+
+
+def test_every_knob_of_eviction_can_be_set_in_the_cluster_document() -> None:
+    spec = {
+        "exempt": "1m",
+        "priorityDoubles": 10,
+        "lazy": True,
+        "consolidate": False,
+        "startWorth": "5m",
+        "wholeNodeWorth": "2m",
+        "moveAfterCheckpoint": "30s",
+        "moveCooldown": "1h",
+        "movesPerTurn": 3,
+        "saturation": 1.5,
+        "consolidationVictims": -1,
+    }
+    made = _document("Cluster", {"eviction": spec})
+    assert isinstance(made, ClusterDocument)
+    expected = EvictionKnobs(
+        (), 60.0, 10.0, True, False, 300.0, 120.0, 30.0, 3600.0, 3, saturation=1.5, consolidation_victims=-1
+    )
+    assert made.to_core().load_profile().eviction == expected
+
+
+def test_no_knob_is_forgotten_but_those_that_only_a_preset_sets() -> None:
+    own = {f"{name}_s" if name in DURATIONS else name for name in EvictionSection.model_fields}
+    assert own | {"passes", "stale_grace_s"} == {field.name for field in fields(EvictionKnobs)}
+
+
+def test_what_is_left_out_stays_the_presets() -> None:
+    made = _document("Cluster", {"policies": {"preset": "kai"}, "eviction": {"saturation": 2}})
+    found = made.to_core().load_profile().eviction
+    assert (found.saturation, bool(found.passes)) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [("saturation", 0.5), ("priorityDoubles", -1), ("movesPerTurn", -1), ("exempt", "-1s"), ("no", 1)],
+)
+def test_a_knob_out_of_range_is_refused_by_name(knob: str, value: object) -> None:
+    with pytest.raises(SpecError, match=rf"spec\.eviction\.{knob}"):
+        _document("Cluster", {"eviction": {knob: value}})
+
+
+def test_a_workload_names_its_delay() -> None:
+    made = _document("Workload", {"entrypoint": "true", "preemption": {"delay": "10m"}})
+    assert isinstance(made, WorkloadDocument)
+    assert made.to_core("me").preemption_delay_s == 600.0
+
+
+def test_a_queue_names_weights_by_resource() -> None:
+    made = _document("Queue", {"weights": {"gpu": 3, "CPU": 0}})
+    assert isinstance(made, QueueDocument)
+    assert made.to_core().weights == (("CPU", 0), ("GPU", 3))
+    with pytest.raises(SpecError, match=r"spec\.weights"):
+        _document("Queue", {"weights": {"gpu": 3, "GPU": 1}}).to_core()
