@@ -49,6 +49,16 @@ def test_a_queue_decides_for_itself_whether_it_is_strict(profile: Profile, stric
     assert list(started(plan(snapshot([node("n1", 8)], work, queues), profile))) == starts
 
 
+@pytest.mark.parametrize(("profile", "starts"), [(DEFAULT, ["short"]), (STRICT, [])])
+def test_short_work_is_let_past_a_head_but_not_past_a_strict_one(profile: Profile, starts: list[str]) -> None:
+    work = [
+        running("old", ["n1"] * 6, wall_limit_s=5000.0),
+        pending("first", 1, gpu=8, submitted_s=1.0),
+        pending("short", 1, submitted_s=2.0, wall_limit_s=10.0, grace_s=1.0),
+    ]
+    assert list(started(plan(snapshot([node("n1", 8)], work), profile))) == starts
+
+
 def test_what_waits_for_its_time_blocks_nobody() -> None:
     later = replace(pending("first", 1, submitted_s=1.0), not_before_s=NOW + 60, exit_code=1)
     decided = plan(snapshot([node("n1", 8)], [later, pending("second", 1, submitted_s=2.0)]), STRICT)

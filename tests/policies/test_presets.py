@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rayorch.policies.presets
-from rayorch.config import POLICY_SLOTS, PRESETS, ProfileSettings, load_preset, load_profile
+from rayorch.config import POLICY_SLOTS, PRESETS, ProfileSettings, load_preset, load_profile, parse_document
 from rayorch.config.profile import HOMES
 from rayorch.core.errors import SpecError
 from rayorch.core.planner import plan
@@ -65,6 +65,36 @@ def test_a_module_of_ones_own_may_have_a_short_name(tmp_path: Path, monkeypatch:
     assert load_profile(ProfileSettings(policies={"order": "myorders:key"})).order.__module__ == "myorders"
     with pytest.raises(SpecError, match=r"spec\.policies\.order: can't import rayorch.policies.order.nonesuch"):
         load_profile(ProfileSettings(policies={"order": "nonesuch"}))
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("weightAge", -1),
+        ("weightAge", float("inf")),
+        ("weightAge", "10"),
+        ("usageHalfLife", "-1h"),
+        ("usageHalfLife", "soon"),
+        ("lasThresholdsGpuS", [7200, 3250]),
+        ("lasThresholdsGpuS", [0]),
+        ("priorityMax", 0),
+        ("rhoMax", 0),
+        ("fairResources", "GPU"),
+        ("strictFifo", 1),
+        ("weightResources", {"GPU": -1}),
+        ("nonesuch", 1),
+    ],
+)
+def test_a_knob_that_can_not_be_right_is_refused_with_its_field(knob: str, value: object) -> None:
+    document = {
+        "apiVersion": "rayorch/v1",
+        "kind": "Cluster",
+        "metadata": {"name": "m"},
+        "spec": {"ordering": {knob: value}},
+    }
+    with pytest.raises(SpecError) as caught:
+        parse_document(document)
+    assert caught.value.field.startswith(f"spec.ordering.{knob}")
 
 
 def test_an_unknown_preset_is_refused() -> None:
