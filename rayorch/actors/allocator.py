@@ -34,6 +34,7 @@ from rayorch.core.errors import ClusterError, SpecError, StalePlanError
 from rayorch.core.queues import LIVE
 from rayorch.core.reports import SeatInUse
 from rayorch.core.requests import AttemptRef
+from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import (
     GPU,
     Allocation,
@@ -262,7 +263,7 @@ class AllocatorShell:
         known = self._nodes.get(node)
         foreign = known.foreign.units(GPU) if known is not None else 0
         ours = held[node].units(GPU) if node in held else 0
-        ours += total(m.bundle for m in self._books.served_on(node)).units(GPU)
+        ours += total(bundle_of(m) for m in self._books.served_on(node)).units(GPU)
         return bool(used[node].units(GPU) <= ours + foreign)
 
     async def _call(self, function: Any, *arguments: Any) -> Any:
@@ -401,7 +402,7 @@ def serve_groups(instance: str, workloads: Iterable[Workload]) -> list[WorldGrou
         for number, seat in enumerate(seats_in_use(app.name), start=1):
             name = group_name(instance, workload.id, workload.attempt, number)
             takes = bundles.get(seat.role, bundle)
-            takes = named(takes, seat.devices) if seat.exact else takes
+            takes = named(takes, seat.devices) if seat.exact else asks_of_ray(takes, seat.devices or (0,))
             found.append(WorldGroup(name, seat.group_id, ((NodeId(seat.node_id), takes),), created=True))
     return found
 

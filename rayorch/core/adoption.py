@@ -14,6 +14,7 @@ from rayorch.core.bound_devices import seat_in
 from rayorch.core.device_binding import devices_of, split_devices
 from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
+from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import (
     Allocation,
     Kind,
@@ -194,7 +195,7 @@ def _replicas(workload: Workload, groups: Mapping[int, WorldGroup]) -> list[Memb
     """
     there = {group.group_id: group for group in groups.values() if group.bundles and group.bundles[0][0]}
     seats = Allocation(workload.id, workload.attempt, workload.placement, 0.0, 0.0)
-    by_bundle = {role.bundle: role.name for role in reversed(workload.spec.roles)}
+    by_bundle = {asks_of_ray(role.bundle, (0,)): role.name for role in reversed(workload.spec.roles)}
     first = workload.spec.roles[0].name
     in_use = tuple(
         SeatInUse(
@@ -230,7 +231,7 @@ def _leaving(workload: Workload, number: int, group: WorldGroup) -> list[Member]
     members = []
     for index, (node, _) in enumerate(group.bundles):
         bundle, devices = group.bundle(index), group.devices(index)
-        fitting = [role.name for role in workload.spec.roles if role.bundle == bundle]
+        fitting = [role.name for role in workload.spec.roles if asks_of_ray(role.bundle, (0,)) == bundle]
         role = fitting[0] if fitting else workload.spec.roles[0].name
         seat = Member(role, number, node, bundle, number, index, MemberPhase.RELEASING, group.group_id)
         members.append(replace(seat, devices=devices, exact=bool(devices)))

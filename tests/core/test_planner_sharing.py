@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from rayorch.core.adoption import WorldGroup, adopt_world
 from rayorch.core.allocations import Allocations
 from rayorch.core.bound_devices import bundle_of
 from rayorch.core.decisions import Plan, Start, WaitReason
 from rayorch.core.errors import StalePlanError
 from rayorch.core.planner import plan
+from rayorch.core.room import Room
 from rayorch.core.runners import grant_for
 from rayorch.core.sharing import MIB
 from rayorch.core.snapshot import Snapshot, Versions
@@ -27,6 +29,7 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
     WorkloadSpec,
+    group_name,
 )
 from rayorch.policies.default import DEFAULT
 from tests.build import node, queue, workload
@@ -201,3 +204,19 @@ def test_an_order_is_made_for_an_instance_too() -> None:
     waits = Workload(mig("w", "3g.40gb"), State.PENDING, 0.0)
     seen_world = replace(world([seen], [first], [waits]), workloads=(busy, waits), allocations=(held,))
     assert changes(plan(seen_world, DEFAULT)) == {"g": (1, 2)}
+
+
+def test_after_a_restart_the_books_are_built_again_from_what_ray_holds() -> None:
+    nodes = [cut("n1", "1g.10gb", "3g.40gb"), sized("n2", 40_000)]
+    for spec in (mig("w", "3g.40gb"), asking("w", gpu_memory_mib=10_000), asking("w", GPU=1, gpu_devices=2)):
+        books = Allocations()
+        held = books.reserve(spec.id, 1, starts(planned(nodes, spec))["w"], nodes, 100.0, 130.0)
+        bundles = tuple((m.node, bundle_of(m)) for m in held.members)
+        there = WorldGroup(group_name("main", spec.id, 1), "ab", bundles, created=True)
+        running_ = Workload(spec, State.RUNNING, 0.0, attempt=1, ready_s=1.0, placement=held.members)
+        (again,) = adopt_world([there], {spec.id: running_}, "main", 200.0, 230.0, nodes).adopt
+        assert [(m.bundle, m.devices, m.exact) for m in again.members] == [
+            (m.bundle, m.devices, True) for m in held.members
+        ]
+        before, after = (Room.of(nodes, [a], 0.0) for a in (held, again))
+        assert all(before.slot(n.id).left == after.slot(n.id).left for n in nodes)
