@@ -157,6 +157,18 @@ def test_plain_gpu_work_of_a_job_runs_in_the_held_group_and_nothing_is_reserved_
     ray.kill(runner)
 
 
+def test_a_command_finds_where_its_ranks_are(stage: Stage) -> None:
+    import ray
+
+    grant = stage.grant("ranks")
+    seats = tuple(replace(seat, rank=1 - seat.index, path="r1") for seat in grant.seats)
+    runner = stage.start("ranks", "cat $RAYORCH_RANK_MAP; echo", replace(grant, seats=seats))
+    assert stage.until(runner, RunnerPhase.ENDED).exit_code == 0
+    ranks = json.loads(next(line for line in stage.log("ranks").splitlines() if line.startswith("[{")))
+    assert [(entry["rank"], entry["index"], entry["path"]) for entry in ranks] == [(0, 1, "r1"), (1, 0, "r1")]
+    ray.kill(runner)
+
+
 def test_the_log_has_all_lines_in_order_and_the_exit_code_is_kept(stage: Stage) -> None:
     import ray
 
