@@ -13,7 +13,7 @@ search would find may be missed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rayorch.core.planning.seats import Search
 
 MAX_TRIES = 64
-"""How many domains are tried in all for cells of different size inside one cell."""
+"""How many domains are tried in all, in one search, for cells of different size beside each other."""
 
 Unit = Resources | Cell
 """One of a row of equal things to be placed: a seat, or a cell."""
@@ -45,13 +45,13 @@ class Found:
 def seat(cell: Cell, search: Search, within: Domain | None = None) -> tuple[NodeId, ...] | None:
     """A node for every seat of the cell, in its order; None: no place. `within`: only these nodes are looked at."""
     everywhere = Domain(EVERYWHERE, "", search.topology.nodes)
-    found = _cell(cell, within or everywhere, search)
+    found = _cell(cell, within or everywhere, replace(search, tries=[MAX_TRIES]))
     return found.nodes if found is not None else None
 
 
 def fill_domain(cell: Cell, domain: Domain, search: Search) -> tuple[NodeId, ...] | None:
     """The same inside a domain that is known to meet what the cell itself asks of the topology."""
-    found = _fill(cell, domain, _fork(search))
+    found = _fill(cell, domain, _fork(replace(search, tries=[MAX_TRIES])))
     return found.nodes if found is not None else None
 
 
@@ -79,10 +79,17 @@ def _ways(cell: Cell, within: Domain, search: Search) -> Iterator[Found]:
                 yield way
 
 
-def _able(cell: Cell, domains: Iterable[Domain], search: Search) -> list[Domain]:
+def _able(cell: Cell, domains: Sequence[Domain], search: Search) -> list[Domain]:
     """The domains that may take the cell, the one to try first comes first."""
-    roomy = [domain for domain in domains if search.free_gpu_units(domain.nodes) >= cell.gpu_units]
+    whole = isinstance(domains, tuple) and bool(domains) and search.topology.is_whole(domains[0])
+    if search.view is not None and whole:
+        view = search.view
+        roomy = [d for d in view.able(domains, cell.bundles, search.model) if view.units(d) >= cell.gpu_units]
+    else:
+        roomy = [domain for domain in domains if search.free_gpu_units(domain.nodes) >= cell.gpu_units]
     able = [domain for domain in roomy if _could(cell, domain, search)]
+    if len(able) < 2:
+        return able
     return sorted(able, key=lambda domain: (*search.domain_score(domain), domain.name))
 
 
@@ -92,24 +99,23 @@ def _could(cell: Cell, domain: Domain, search: Search) -> bool:
     return seats and all(times(inner, domain, search, count) >= count for inner, count in cell.inside)
 
 
-def _spaces(cell: Cell, within: Domain, topology: Topology) -> Iterator[Iterable[Domain]]:
+def _spaces(cell: Cell, within: Domain, topology: Topology) -> Iterator[Sequence[Domain]]:
     """Sets of domains to try in turn, from the smallest that could do to the largest that is allowed."""
     required = cell.topology.required
-    inside = frozenset(within.nodes) if within.level != EVERYWHERE else None
     if cell.near:
         for level in topology.inwards_of(required):
             yield _around(cell.near, level, within, topology)
         if required is None:
             yield (within,)
         return
+    limit = required if required is not None else within.level
     unknown = topology.unknown.get(required or "")
     if unknown:  # a node that is in no domain of the level is not in one that they share
-        inside = frozenset(within.nodes) - unknown
-    limit = required if required is not None else within.level
+        within = Domain(NODE_LEVEL, within.name, tuple(node for node in within.nodes if node not in unknown))
     for level in topology.inwards_of(limit or None):
         if level == within.level and required is None:
             break
-        yield _inside(topology.at(level), inside)
+        yield _parts(within, level, topology)
     if required is None:
         yield (within,)
 
@@ -120,16 +126,26 @@ def _around(near: tuple[NodeId, ...], level: str, within: Domain, topology: Topo
     domain = found.pop() if len(found) == 1 else None
     if domain is None:
         return ()
-    return tuple(_inside((domain,), frozenset(within.nodes) if within.level != EVERYWHERE else None))
+    if within.level == EVERYWHERE:
+        return (domain,)
+    inside = frozenset(within.nodes)
+    kept = tuple(node for node in domain.nodes if node in inside)
+    return (domain if len(kept) == len(domain.nodes) else Domain(level, domain.name, kept),) if kept else ()
 
 
-def _inside(domains: Iterable[Domain], nodes: frozenset[NodeId] | None) -> Iterator[Domain]:
-    """The domains, cut down to these nodes (None: all of them)."""
-    for domain in domains:
-        if nodes is None or nodes.issuperset(domain.nodes):
-            yield domain
-        elif kept := tuple(node for node in domain.nodes if node in nodes):
-            yield Domain(domain.level, domain.name, kept)
+def _parts(within: Domain, level: str, topology: Topology) -> Sequence[Domain]:
+    """The domains of the level inside this one, cut down to its nodes; O(its nodes)."""
+    if within.level == EVERYWHERE and len(within.nodes) == len(topology.nodes):
+        return topology.at(level)
+    found: dict[str, tuple[Domain, list[NodeId]]] = {}
+    for node in within.nodes:
+        domain = topology.domain_of(level, node)
+        if domain is not None:
+            found.setdefault(domain.name, (domain, []))[1].append(node)
+    return [
+        domain if len(nodes) == len(domain.nodes) else Domain(level, domain.name, tuple(nodes))
+        for domain, nodes in found.values()
+    ]
 
 
 # ---------------------------------------------------------------- inside a cell
@@ -166,10 +182,9 @@ def _in_order(
 def _another_way(cell: Cell, domain: Domain, search: Search) -> Found | None:
     """The cells inside in other domains than those where least is left over, as many ways as `MAX_TRIES` allows."""
     inner = [entry for entry, count in cell.inside for _ in range(count)]
-    if len(inner) > MAX_TRIES:
+    if len(inner) > MAX_TRIES or search.tries[0] <= 0:
         return None
     order = sorted(range(len(inner)), key=lambda i: (*_size(inner[i]), i))
-    tries = [MAX_TRIES]
 
     def rest(depth: int, search: Search) -> tuple[dict[int, tuple[NodeId, ...]], Search] | None:
         if depth == len(order):
@@ -177,8 +192,8 @@ def _another_way(cell: Cell, domain: Domain, search: Search) -> Found | None:
         for found in _ways(inner[order[depth]], domain, search):
             if (below := rest(depth + 1, found.search)) is not None:
                 return {order[depth]: found.nodes, **below[0]}, below[1]
-            tries[0] -= 1
-            if tries[0] <= 0:
+            search.tries[0] -= 1
+            if search.tries[0] <= 0:
                 break
         return None
 
@@ -264,10 +279,7 @@ def _needs(unit: Unit) -> bool:
 
 def _children(domain: Domain, level: str, topology: Topology, strays: bool) -> list[Domain]:
     """The domains of the level inside this one; with `strays` also the nodes that have no value of it, one by one."""
-    if level == NODE_LEVEL:
-        return [Domain(NODE_LEVEL, node, (node,)) for node in domain.nodes]
-    inside = frozenset(domain.nodes) if domain.level != EVERYWHERE else None
-    found = list(_inside(topology.at(level), inside))
+    found = list(_parts(domain, level, topology))
     if strays:
         known = {node for child in found for node in child.nodes}
         found += [Domain(NODE_LEVEL, node, (node,)) for node in domain.nodes if node not in known]

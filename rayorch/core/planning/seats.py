@@ -6,7 +6,7 @@ Nothing here changes a Room that it is given: trials are made on copies, and a g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.groups import Cell
@@ -27,7 +27,8 @@ class Search:
     """Where to look. A seat must fit in every one of `rooms`; the first is the one that is scored.
 
     `closed`: nodes that are held for others. `model`: the only one that GPUs may be of now, empty: any. `view`: an
-    index of these rooms with these closed nodes and this score, where there is one; it only saves time.
+    index of these rooms with these closed nodes and this score, where there is one; it only saves time. `tries`: how
+    many other ways may still be tried for cells of different size.
     """
 
     rooms: tuple[Room, ...]
@@ -37,6 +38,7 @@ class Search:
     closed: frozenset[NodeId] = frozenset()
     model: str = ""
     view: View | None = None
+    tries: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     def on(self, model: str) -> Search:
         """The same where GPUs may be of one model only."""
