@@ -73,24 +73,23 @@ def _ways(cell: Cell, within: Domain, search: Search) -> Iterator[Found]:
                 yield Found(found.nodes, replace(found.search, model=""))
         return
     for domains in _spaces(cell, within, search.topology):
-        for domain in _able(cell, domains, search):
-            way = _fill(cell, domain, _fork(search))
+        for domain in _roomy(cell, domains, search):
+            way = _fill(cell, domain, _fork(search)) if _could(cell, domain, search) else None
             if way is not None:
                 yield way
 
 
-def _able(cell: Cell, domains: Sequence[Domain], search: Search) -> list[Domain]:
-    """The domains that may take the cell, the one to try first comes first."""
+def _roomy(cell: Cell, domains: Sequence[Domain], search: Search) -> list[Domain]:
+    """The domains that have as much room in all as the cell takes, the one to try first comes first."""
     whole = isinstance(domains, tuple) and bool(domains) and search.topology.is_whole(domains[0])
     if search.view is not None and whole:
         view = search.view
         roomy = [d for d in view.able(domains, cell.bundles, search.model) if view.units(d) >= cell.gpu_units]
     else:
         roomy = [domain for domain in domains if search.free_gpu_units(domain.nodes) >= cell.gpu_units]
-    able = [domain for domain in roomy if _could(cell, domain, search)]
-    if len(able) < 2:
-        return able
-    return sorted(able, key=lambda domain: (*search.domain_score(domain), domain.name))
+    if len(roomy) < 2:
+        return roomy
+    return sorted(roomy, key=lambda domain: (*search.domain_score(domain), domain.name))
 
 
 def _could(cell: Cell, domain: Domain, search: Search) -> bool:
