@@ -204,15 +204,15 @@ class QueueBooks:
     def check_start(self, workload: Workload, more: Resources, attempts: int, now_s: float) -> None:
         """StalePlanError if the queue, or one above it, may not hold `more` now, starts nothing or has no budget left.
 
-        `attempts`: 1 for a start, 0 for the growth of a running one.
+        `attempts`: 1 for a start, 0 for the growth of a running one, which may get back what it lost: only a drained
+        queue lets nothing grow.
         """
-        if not more and not attempts:
-            return
         for above in self.quota.path(workload.spec.queue):
-            if above.mode is not QueueMode.OPEN:
+            if (above.mode is QueueMode.DRAIN and more) or (above.mode is not QueueMode.OPEN and attempts):
                 raise StalePlanError(f"queue {above.id} starts nothing: its mode is {above.mode.value}")
             use = self._budgets.get(above.id)
-            if use is not None and above.budget is not None and more.gpu_units and is_spent(use, above.budget, now_s):
+            gpus = bool(attempts and more.gpu_units)
+            if gpus and use is not None and above.budget is not None and is_spent(use, above.budget, now_s):
                 raise StalePlanError(f"queue {above.id} has spent its {above.budget.gpu_hours:g} GPU-hours")
         for short in self.quota.shortages(workload.spec.queue, more, workload.spec.owner, attempts):
             raise StalePlanError(f"{workload.id} needs {short.need / UNIT:g} {short.resource}, {_may_take(short)}")

@@ -159,6 +159,43 @@ def test_one_at_the_limit_evicts_nobody_of_others() -> None:
     assert not stopped(made)
 
 
+def holding_licence(held: tuple[object, object]) -> tuple[object, object]:
+    workload, allocation = held
+    drawn = Resources.of({"licence": 1})
+    members = tuple(replace(m, countables=drawn) for m in allocation.members)  # type: ignore[attr-defined]
+    return replace(workload, placement=members), replace(allocation, members=members)  # type: ignore[type-var]
+
+
+def test_what_lacks_a_licence_or_runs_into_its_owners_limit_preempts_less_important_work() -> None:
+    role = Role("worker", gpus(1), 1, 1, countables=Resources.of({"licence": 1}))
+    seen = snapshot([node("n", 8)], [holding_licence(running("low", ["n"])), pending("w", roles=(role,), priority=5)])
+    assert stopped(of(replace(seen, countables=Resources.of({"licence": 1})))) == {"low": StopCause.PREEMPTED}
+    each = limited(per_user=UserLimits(max_running=1))
+    work = [running("own", ["n"], owner="ann"), running("other", ["n"], owner="bob")]
+    made = of(snapshot([node("n", 8)], [*work, pending("w", owner="ann", priority=5)], [each]))
+    assert stopped(made) == {"own": StopCause.PREEMPTED}
+
+
+def test_a_share_of_licences_is_taken_back_from_who_borrowed_them() -> None:
+    one = Resources.of({"licence": 1})
+    tree = [limited("mine", deserved=one), limited("theirs", borrow_limit=one)]
+    role = Role("worker", gpus(1), 1, 1, countables=one)
+    work = [holding_licence(running("low", ["n"], queue="theirs")), pending("w", roles=(role,), queue="mine")]
+    seen = replace(snapshot([node("n", 8)], work, tree), countables=one)
+    assert stopped(of(seen)) == {"low": StopCause.RECLAIMED}
+
+
+def test_of_two_that_borrow_the_queue_with_the_larger_surplus_priority_goes_first() -> None:
+    tree = [
+        queue("lender", 4),
+        limited("p", borrow_limit=gpus(4), surplus_priority=1),
+        limited("p/a", borrow_limit=gpus(4)),
+        limited("q", borrow_limit=gpus(4)),
+    ]
+    work = [pending("w", 4, queue="p/a", submitted_s=9.0), pending("v", 4, queue="q", priority=9)]
+    assert set(started(of(snapshot([node("n", 4)], work, tree)))) == {"w"}
+
+
 # ---------------------------------------------------------------- modes
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rayorch.core.planning.claims import Claim
 from rayorch.core.quota import LimitKind, Quota, Shortage
-from rayorch.core.types import MODEL_PREFIX, Member, Resources, Workload, charge_of, total
+from rayorch.core.types import Member, Resources, Workload, charge_of, gpus_of_model, total
 
 
 def fits_quota(claim: Claim, *quotas: Quota) -> bool:
@@ -78,5 +78,4 @@ def _narrowed(claim: Claim, models: Collection[str], quotas: tuple[Quota, ...]) 
 
 
 def _takes(quota: Quota, claim: Claim, model: str, units: int) -> bool:
-    room = quota.headroom(claim.queue, f"{MODEL_PREFIX}{model}")
-    return room is None or units <= room
+    return quota.fits(claim.queue, gpus_of_model(model, units), claim.owner)
