@@ -102,11 +102,12 @@ class History:
         """
         accounts: Mapping[AccountKey, Account] = {account.key: account for account in news.accounts}
         classes: Mapping[str, ServiceClass] = {entry.name: entry for entry in news.classes}
-        if not news.full:
+        if news.full:
+            accounts = self.accounts if accounts == self.accounts else accounts
+            classes = self.classes if classes == self.classes else classes
+        else:
             accounts = {**self.accounts, **accounts} if accounts else self.accounts
             classes = {**self.classes, **classes} if classes else self.classes
-        accounts = self.accounts if accounts == self.accounts else accounts
-        classes = self.classes if classes == self.classes else classes
         if accounts is self.accounts and classes is self.classes and news.half_life_s == self.half_life_s:
             return self
         return History(news.half_life_s, accounts, classes)
