@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from rayorch.config import CronDocument, ReservationDocument, WorkloadDocument, load_documents, parse_document
+from rayorch.config import (
+    ClusterDocument,
+    CronDocument,
+    ReservationDocument,
+    WorkloadDocument,
+    load_documents,
+    parse_document,
+)
 from rayorch.core.cron import Concurrency, Missed
 from rayorch.core.errors import SpecError
 from rayorch.core.timing import After, ArraySpec, Dependency, RetryRule
@@ -144,3 +151,19 @@ def test_crons_that_can_t_be_right(field: str, spec: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as error:
         parse_document(document("Cron", **spec)).to_core()
     assert error.value.field == field
+
+
+def test_a_cluster_says_how_far_backfill_looks_and_how_early_reservations_hold() -> None:
+    text = """
+apiVersion: rayorch/v1
+kind: Cluster
+metadata: {name: main}
+spec:
+  backfill: {heads: 2, mostTries: 50}
+  reservations: {lead: 30m}
+"""
+    (made,) = load_documents(text)
+    assert isinstance(made, ClusterDocument)
+    profile = made.to_core().load_profile()
+    assert (profile.backfill.heads, profile.backfill.most_tries, profile.backfill.most_looks) == (2, 50, 2_000)
+    assert profile.reservations.lead_s == 1_800.0

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rayorch.config import ClusterDocument, QueueDocument, ServeAppDocument, WorkloadDocument, load_documents
+from rayorch.config import (
+    ClusterDocument,
+    CronDocument,
+    Document,
+    QueueDocument,
+    ReservationDocument,
+    ServeAppDocument,
+    WorkloadDocument,
+    load_documents,
+)
 from rayorch.core.types import GPU, QueueId
 from tests.source_tree import ROOT
 
@@ -16,10 +25,12 @@ KIND_OF_FOLDER = {
     "queues": QueueDocument,
     "workloads": WorkloadDocument,
     "serve_apps": ServeAppDocument,
+    "reservations": ReservationDocument,
+    "crons": CronDocument,
 }
 
 
-def _load(path: Path) -> tuple[ClusterDocument | QueueDocument | WorkloadDocument | ServeAppDocument, ...]:
+def _load(path: Path) -> tuple[Document, ...]:
     return load_documents(path.read_bytes(), path.name)
 
 
@@ -48,7 +59,8 @@ def test_sample_clusters_name_policies_that_exist() -> None:
 
 
 def test_sample_queues_have_parents_that_deserve_at_least_as_much_as_their_children() -> None:
-    queues = [d.to_core() for p in (ROOT / "configs" / "queues").glob("*.yaml") for d in _load(p)]
+    documents = [d for p in (ROOT / "configs" / "queues").glob("*.yaml") for d in _load(p)]
+    queues = [d.to_core() for d in documents if isinstance(d, QueueDocument)]
     by_id = {queue.id: queue for queue in queues}
 
     for queue in queues:

@@ -13,6 +13,7 @@ from rayorch.config.fields import Amounts, Countables, Duration, Items, Model, N
 from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
 from rayorch.config.profile import Knob, ProfileSettings, load_profile
+from rayorch.config.timing import BackfillSection, ReservationsSection
 from rayorch.core.admission import NodeShape
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
@@ -109,6 +110,8 @@ class ClusterSpec(Model):
     topology: Items[str] = ()
     policies: Policies = Policies()
     ordering: OrderingSection = OrderingSection()
+    backfill: BackfillSection = BackfillSection()
+    reservations: ReservationsSection = ReservationsSection()
     models: ModelsSection = ModelsSection()
     eviction: EvictionSection = EvictionSection()
     timing: Timing = Timing()
@@ -203,6 +206,8 @@ class ClusterDocument(Model):
                 self.spec.ordering.to_knobs(),
                 self.spec.models.to_knobs(),
                 self.spec.eviction.to_knobs(),
+                self.spec.backfill.to_knobs(),
+                self.spec.reservations.to_knobs(),
             ),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),

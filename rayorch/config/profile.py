@@ -60,6 +60,8 @@ class ProfileSettings:
     ordering: Mapping[str, Knob] = field(default_factory=dict)
     models: Mapping[str, Knob] = field(default_factory=dict)
     eviction: Mapping[str, Knob] = field(default_factory=dict)
+    backfill: Mapping[str, int] = field(default_factory=dict)
+    reservations: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
@@ -77,8 +79,11 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
     ordering = replace(profile.ordering, **settings.ordering)  # type: ignore[arg-type]  # checked by the document
     models = replace(profile.models, **settings.models)  # type: ignore[arg-type]  # checked by the document
     eviction = replace(profile.eviction, **settings.eviction)  # type: ignore[arg-type]  # checked by the document
-    parts = {"ordering": ordering, "models": models, "eviction": eviction}
-    return replace(profile, **parts, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
+    backfill = replace(profile.backfill, **settings.backfill)
+    reservations = replace(profile.reservations, **settings.reservations)
+    profile = replace(profile, ordering=ordering, models=models, eviction=eviction)
+    profile = replace(profile, backfill=backfill, reservations=reservations)
+    return replace(profile, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
 
 
 def load_preset(name: str, field_path: str = "spec.policies.preset") -> Profile:

@@ -63,6 +63,29 @@ def _after(value: object) -> object:
     return value
 
 
+class BackfillSection(Model):
+    """The `backfill` section of the Cluster document: `core.policy.BackfillKnobs`; what is left out is the preset's."""
+
+    heads: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    most_looks: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    most_tries: Annotated[int, Field(ge=0, le=100_000)] | None = None
+
+    def to_knobs(self) -> dict[str, int]:
+        """By the field names of BackfillKnobs."""
+        found: dict[str, int] = self.model_dump(exclude_none=True)
+        return found
+
+
+class ReservationsSection(Model):
+    """The `reservations` section of the Cluster document: how long before its start one begins to hold nodes."""
+
+    lead: Duration | None = None
+
+    def to_knobs(self) -> dict[str, float]:
+        """By the field names of ReservationKnobs."""
+        return {} if self.lead is None else {"lead_s": self.lead}
+
+
 Moment = Annotated[float, BeforeValidator(moment_s)]
 """Seconds since the epoch; written 2026-12-01T09:00:00+01:00."""
 AfterText = Annotated[str, BeforeValidator(_after)]

@@ -90,7 +90,8 @@ class HistoryWatch:
         """
         touched, self._touched = self._touched, set()
         for id in sorted(touched):
-            workload, submitted_s = workloads.get(id), self._submitted.get(id)
+            workload = workloads.get(id)
+            submitted_s = self._submitted.get(_accepted_as(workload) if workload is not None else id)
             if workload is None:
                 if submitted_s is not None:
                     yield Violation(4, id, "was accepted and is unknown now")
@@ -108,7 +109,8 @@ class HistoryWatch:
         """The same of all, whether or not they were heard of: after an owner has read its journal again."""
         self._touched |= self._submitted.keys()
         for id in sorted(workloads.keys() - self._submitted.keys()):
-            yield Violation(4, id, "is known and was never accepted")
+            if _accepted_as(workloads[id]) not in self._submitted:
+                yield Violation(4, id, "is known and was never accepted")
         yield from self.now(workloads)
 
     def _forget(self, id: WorkloadId) -> None:
@@ -132,3 +134,8 @@ class HistoryWatch:
             turns.append(victim)
         if len(turns) == 3:
             yield Violation(14, victim, f"{victim} and {other} evict each other in turn")
+
+
+def _accepted_as(workload: Workload) -> WorkloadId:
+    """Under which id it was accepted: an entry with its array."""
+    return workload.spec.id if workload.spec.entry is None else workload.spec.entry.array
