@@ -25,7 +25,7 @@ from rayorch.core.types import (
 )
 from rayorch.policies.default import DEFAULT
 from tests.build import apply, queue, seats, tree
-from tests.scenes import NOW, gpus, node, pending, reasons, snapshot, spec, started
+from tests.scenes import NOW, gpus, node, pending, reasons, reserved, running, snapshot, spec, started, stopping
 
 HOLD_S = DEFAULT.repair_hold_s
 
@@ -105,6 +105,14 @@ def test_new_work_is_told_who_keeps_the_room() -> None:
     made = plan(snapshot(cluster("n1"), [broken("g", ["n0", "n1"], 10.0), pending("new", 3, gpu=4)]), DEFAULT)
     assert reasons(made, "new") == [WaitReason.RESOURCES, WaitReason.PRIORITY]
     assert made.waits[WorkloadId("new")][1].blockers == ("g",)
+
+
+def test_seats_that_are_promised_to_another_are_not_kept() -> None:
+    """w gets n0, which is free, and n2, which is being freed for it; g is held up and would keep n0 meanwhile."""
+    nodes = [replace(n, health=NodeHealth.LOST) if n.id in ("n1", "n3") else n for n in cluster("")]
+    leaving = stopping(running("v", ["n2"], gpu=4), "w")
+    made = plan(snapshot(nodes, [broken("g", ["n0", "n1"], 10.0), leaving, pending("w", 2, gpu=4)]), DEFAULT)
+    assert reserved(made) == {"w": ["n0", "n2"]}
 
 
 def test_of_two_gangs_that_lost_a_part_one_is_whole_again_with_what_the_other_had() -> None:

@@ -11,7 +11,10 @@ from dataclasses import replace
 
 import pytest
 
+from rayorch.config.profile import load_preset
+from rayorch.core.policy import Profile
 from rayorch.core.types import Kind, State, TopologyRequest
+from rayorch.policies.default import DEFAULT
 from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.faults import OWNERS, RandomFaults
 from rayorch.sim.work import SimWork
@@ -25,7 +28,7 @@ GROUPS = 20
 """Seeds are tested in so many groups: a test each would cost more in the test runner than in the simulation."""
 
 
-def random_life(seed: int) -> CheckedCluster:
+def random_life(seed: int, profile: Profile = DEFAULT) -> CheckedCluster:
     """A cluster after `EVENTS` random events and the time it takes to come to rest."""
     rng = random.Random(seed)
     nodes = tuple(
@@ -33,7 +36,7 @@ def random_life(seed: int) -> CheckedCluster:
     )
     queues = (queue("all"), queue("all/a", 8, 8), queue("all/b", 8, 8, weight=2))
     faults = RandomFaults(seed + 1, share=rng.choice((0.0, 0.003, 0.02)), until_s=1000.0 + EVENTS)
-    sim = CheckedCluster(nodes, queues, faults=faults, at_calls=False, tick_s=1.0)
+    sim = CheckedCluster(nodes, queues, faults=faults, profile=profile, at_calls=False, tick_s=1.0)
     for _ in range(EVENTS):
         _one_event(sim, rng)
         sim.tick()
@@ -124,6 +127,11 @@ def test_nothing_is_lost_whatever_happens(group: int) -> None:
             assert done.state.terminal, f"seed {seed}: {id} is {done.state}"
             if done.spec.kind is Kind.TRAIN and done.state is State.SUCCEEDED:
                 assert done.step == sim.works[id].steps, f"seed {seed}: {id} ended at step {done.step}"
+
+
+@pytest.mark.parametrize("seed", (1, 3, 4, 5, 6, 9))
+def test_promises_hold_under_the_rules_of_fair_shares_too(seed: int) -> None:
+    random_life(seed, load_preset("kai")).run_to_quiet(1500.0)
 
 
 def test_the_same_seed_gives_the_same_journal() -> None:

@@ -304,7 +304,9 @@ class Draft:
         return give(layout, nodes, self.facts.horizon, self.channels)
 
     def keep(self, id: WorkloadId, node: NodeId, bundle: Resources) -> bool:
-        """Hold room for one who can't take it yet, in each book where it is there; False: it is gone."""
+        """Hold room for one who can't take it yet, in each book where it is there; False: it is gone, or promised."""
+        if not self.soon.room.fits(node, bundle):
+            return False
         taken = [(books.room, books.room.take(node, bundle)) for books in self.both if books.room.fits(node, bundle)]
         self.touched.append(node)
         self.kept.setdefault(id, []).extend((room, node, bundle, devices) for room, devices in taken)
