@@ -21,7 +21,7 @@ demo: setup  ## train, serve, preempt, resume and recover on an emulated cluster
 	$(RUN) -m examples.demo $(DEMO_ARGS)
 
 test: setup  ## all tests, real Ray on CPU included (PYTEST_ARGS=...)
-	$(RUN) -m pytest $(PYTEST_ARGS)
+	$(RUN) tools/run_tests.py $(PYTEST_ARGS)
 
 test-fast: setup  ## the tests that start no Ray cluster (seconds)
 	$(RUN) -m pytest -m "not ray" $(PYTEST_ARGS)
