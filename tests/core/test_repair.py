@@ -25,7 +25,7 @@ from rayorch.core.types import (
 )
 from rayorch.policies.default import DEFAULT
 from tests.build import apply, queue, seats, tree
-from tests.scenes import NOW, gpus, node, pending, reasons, reserved, running, snapshot, spec, started, stopping
+from tests.scenes import NOW, gpus, node, pending, reasons, running, snapshot, spec, started, stopped
 
 HOLD_S = DEFAULT.repair_hold_s
 
@@ -108,11 +108,13 @@ def test_new_work_is_told_who_keeps_the_room() -> None:
 
 
 def test_seats_that_are_promised_to_another_are_not_kept() -> None:
-    """w gets n0, which is free, and n2, which is being freed for it; g is held up and would keep n0 meanwhile."""
+    """a gets n0, which is free, and n2, from which v is sent away; b lost a part too and had n0 before."""
     nodes = [replace(n, health=NodeHealth.LOST) if n.id in ("n1", "n3") else n for n in cluster("")]
-    leaving = stopping(running("v", ["n2"], gpu=4), "w")
-    made = plan(snapshot(nodes, [broken("g", ["n0", "n1"], 10.0), leaving, pending("w", 2, gpu=4)]), DEFAULT)
-    assert reserved(made) == {"w": ["n0", "n2"]}
+    gangs = [broken("a", ["n1", "n3"], priority=9), broken("b", ["n0", "n1"], priority=5)]
+    made = plan(snapshot(nodes, [*gangs, running("v", ["n2"], gpu=4)]), DEFAULT)
+    assert stopped(made) == {"v": StopCause.PREEMPTED}
+    promised = [d for d in made.decisions if isinstance(d, Reserve) and (d.kept or d.from_release)]
+    assert [(d.workload, [m.node for m in d.members]) for d in promised] == [("a", ["n0", "n2"])]
 
 
 def test_of_two_gangs_that_lost_a_part_one_is_whole_again_with_what_the_other_had() -> None:
