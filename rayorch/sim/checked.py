@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from rayorch.core.adoption import parse_group_name
 from rayorch.core.codec import decode, encode
-from rayorch.core.decisions import Start, Stop
+from rayorch.core.decisions import Plan, Start, Stop
 from rayorch.core.events import Reported
 from rayorch.core.planner import plan
+from rayorch.core.planning.memory import Memory
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueTree
 from rayorch.core.snapshot import Snapshot
@@ -17,7 +18,7 @@ from rayorch.policies.default import DEFAULT
 from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.checkers import Violation, check_live, check_plan, check_quota_charge, check_replay
 from rayorch.sim.cluster import SimCluster
-from rayorch.sim.faults import Faults
+from rayorch.sim.faults import Actor, Faults
 from rayorch.sim.groups import SimProvider
 from rayorch.sim.history import HistoryWatch
 from rayorch.sim.journal import SimJournal
@@ -59,6 +60,7 @@ class CheckedCluster(SimCluster):
         collected_s: float | None = None,
     ) -> None:
         self._collected_s = tick_s if collected_s is None else collected_s
+        self._memory = Memory()
         self._past = HistoryWatch()
         self._past_events = 0
         self._past_tree: QueueTree | None = None
@@ -72,7 +74,7 @@ class CheckedCluster(SimCluster):
             nodes,
             queues,
             profile,
-            plan,
+            self._plan,
             works,
             faults,
             tick_s=tick_s,
@@ -81,6 +83,16 @@ class CheckedCluster(SimCluster):
             journal=journal,
         )
         self.checks = self.check_now if at_calls else lambda: None
+
+    def _plan(self, seen: Snapshot, profile: Profile) -> Plan:
+        """As the live controller does it: with the memory of its last turn, which dies with it."""
+        return plan(seen, profile, self._memory)
+
+    def kill(self, actor: Actor) -> None:
+        """SimCluster."""
+        if actor is Actor.CONTROLLER:
+            self._memory = Memory()
+        super().kill(actor)
 
     def truth(self) -> Snapshot:
         """What the owners hold, not what the controller knows."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rayorch.core.errors import ClusterError, RayorchError
-from rayorch.core.types import UNIT, Kind, QueueMode, WorkloadId, WorkloadSpec
+from rayorch.core.types import Kind, QueueMode, WorkloadId, WorkloadSpec
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.checked import CheckedCluster, InvariantBroken
 from rayorch.sim.checkers import Violation
@@ -161,10 +161,8 @@ class Life:
         elif up:
             where = rng.choice(up)
             sim.world.foreign.pop(where, None)
-            if (
-                rng.random() < 0.4
-                and sim.world.used()[where].gpu_units + UNIT <= sim.world.nodes[where].total.gpu_units
-            ):
+            held = {m.node for allocation in sim.books.allocations.values() for m in allocation.members}
+            if rng.random() < 0.5 and where not in held and not sim.world.holders(where):
                 sim.world.foreign[where] = gpus(1)  # Ray lets others in where there is room only
 
     def _submit(self, alive: list[WorkloadId]) -> None:
