@@ -26,8 +26,8 @@ class Step(Text):
     """One thing that happens, `at` so many seconds (or several at once).
 
     `submit`: one workload or several. `apply`: documents as of `rayorch apply`, `works`: how their work behaves.
-    `cancel`: one or several. `queue`, `delete_queue`: a queue is changed, deleted. `refused`: what was submitted,
-    applied, changed or deleted must be refused, with this in the error.
+    `cancel`: one or several. `queue`, `delete_queue`: a queue is changed, deleted; `drain_queue`: once it is empty.
+    `refused`: what was submitted, applied, changed or deleted must be refused, with this in the error.
     `node`: a node comes, or is another one from now on. `lose`, `restore`: a node dies, comes back under a new id.
     `cordon`, `uncordon`; `drain`: with seconds until it must be empty. `foreign`: GPUs used outside grants, by node.
     `stuck`: nodes on which no group gets ready, though they look fine. `remove_group`: somebody removes the placement
@@ -45,6 +45,7 @@ class Step(Text):
     cancel: str | list[str] = []
     queue: QueueText | None = None
     delete_queue: str | None = None
+    drain_queue: str | None = None
     refused: str | None = None
     node: NodeText | None = None
     lose: str | list[str] = []
@@ -98,6 +99,8 @@ def _ask(cluster: SimCluster, step: Step) -> None:
         cluster.record(cluster.tree.set_queue(step.queue.to_core(), now_s))
     if step.delete_queue is not None:
         cluster.record(cluster.tree.delete_queue(QueueId(step.delete_queue), now_s))
+    if step.drain_queue is not None:
+        cluster.record(cluster.tree.delete_queue(QueueId(step.drain_queue), now_s, drain=True))
     for text in [step.submit] if isinstance(step.submit, WorkloadText) else step.submit:
         cluster.submit(text.to_core(), text.to_work())
     for n, data in enumerate(step.apply):

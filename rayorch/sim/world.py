@@ -125,7 +125,8 @@ class SimWorld:
         if any(node in self.stuck for node, _ in group.bundles):
             return False
         # Ray starts nothing on a draining node.
-        room = Room.of(self._nodes.values(), _as_allocations(self._groups.values()), now_s)
+        nodes = [replace(n, foreign=self.foreign[n.id]) if n.id in self.foreign else n for n in self._nodes.values()]
+        room = Room.of(nodes, _as_allocations(self._groups.values()), now_s)
         for node, bundle in group.bundles:
             rest, _ = split_devices(bundle)
             if not room.fits(node, rest):

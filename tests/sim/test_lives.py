@@ -19,7 +19,8 @@ from tests.source_tree import ROOT
 
 LIVES = int(os.environ.get("RAYORCH_LIVES", "500"))
 FIRST = int(os.environ.get("RAYORCH_FIRST_LIFE", "0"))
-PROCESSES = 2
+PROCESSES = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+"""One where the tests themselves run in two."""
 SEEDS = Path(__file__).parents[1] / "seeds"
 FILES = sorted(SEEDS.glob("*.json"))
 

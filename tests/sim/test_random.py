@@ -20,7 +20,7 @@ from rayorch.sim.faults import OWNERS, RandomFaults
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
 
-SEEDS = 160
+SEEDS = 60
 EVENTS = 100
 MODELS = ("H100", "H100", "A100", "")
 """Of the nodes; one does not say what it has."""

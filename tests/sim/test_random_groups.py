@@ -22,7 +22,7 @@ from rayorch.sim.groups import GroupPlay, SimProvider
 from rayorch.sim.work import SimWork
 from tests.build import gpus, node, queue, workload
 
-SEEDS = 100
+SEEDS = 60
 EVENTS = 120
 GROUPS = 20
 """Seeds are tested in so many groups: a test each would cost more in the test runner than in the simulation."""
