@@ -20,17 +20,10 @@ setup:  ## make .venv/ with everything that the tests and the demo need (does no
 demo: setup  ## train, serve, preempt, resume and recover on an emulated cluster (5 minutes; DEMO_ARGS=--short)
 	$(RUN) -m examples.demo $(DEMO_ARGS)
 
-# What starts no Ray cluster runs in two processes, what does in one: two clusters would take each other's CPUs. With
-# PYTEST_ARGS that name tests of one kind only, the other call has none, which is no failure (pytest's exit code 5).
 test: setup  ## all tests, real Ray on CPU included (PYTEST_ARGS=...)
-<<<<<<< HEAD
 	$(RUN) tools/run_tests.py $(PYTEST_ARGS)
-=======
-	$(RUN) -m pytest -n 2 --dist worksteal -m "not ray" $(PYTEST_ARGS) || [ $$? = 5 ]
-	$(RUN) -m pytest -m ray $(PYTEST_ARGS) || [ $$? = 5 ]
->>>>>>> e45e6d1 (Describe the simulation; run what needs no Ray in two processes; fewer of the older random lives; more bug cases)
 
-test-fast: setup  ## the tests that start no Ray cluster, in two processes (minutes)
+test-fast: setup  ## the tests that start no Ray cluster (minutes)
 	$(RUN) -m pytest -n 2 --dist worksteal -m "not ray" $(PYTEST_ARGS)
 
 lint: setup  ## style, format and types
