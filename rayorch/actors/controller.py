@@ -41,8 +41,8 @@ ERROR_PAUSE_S = 0.5
 MIN_PAUSE_S = 0.005
 """Least time between two turns, so that a burst of pokes becomes one turn."""
 LONG_TURN_S, MAX_PAUSE_S = 0.05, 0.5
-"""A turn over thousands of workloads takes longer than this; then the pause is as long as the turn, up to MAX_PAUSE_S,
-so that a stream of submissions leaves the machine to those who accept them."""
+"""A turn over thousands of workloads takes longer than this; then the pause is half as long as the turn, up to
+MAX_PAUSE_S, so that a stream of submissions leaves the machine to those who accept them."""
 
 SILENT = (MarkReleasing, Rebind, BlockNodes)
 """Actions that change an owner's facts without an event or a message to us."""
@@ -267,7 +267,7 @@ class ControllerShell:
 def _pause_s(turn: Turn | None) -> float:
     """How long to leave the others alone after a turn."""
     took_s = turn.took_s if turn is not None else 0.0
-    return MIN_PAUSE_S if took_s < LONG_TURN_S else min(took_s, MAX_PAUSE_S)
+    return MIN_PAUSE_S if took_s < LONG_TURN_S else min(took_s / 2, MAX_PAUSE_S)
 
 
 def _is_old(view: RunnerView, known: RunnerView) -> bool:

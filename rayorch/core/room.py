@@ -133,7 +133,7 @@ class Room:
     def part(self, nodes: Iterable[NodeId]) -> Room:
         """A copy of these nodes only, for trials."""
         slots = {node: self._slots[node] for node in nodes if node in self._slots}
-        return Room(self._nodes, slots, self._usable & slots.keys())
+        return Room(self._nodes, slots, frozenset(node for node in slots if node in self._usable))
 
     def take(self, node_id: NodeId, bundle: Resources) -> tuple[int, ...]:
         """Charge the bundle and answer the device indices that it gets, the one with the fraction last.

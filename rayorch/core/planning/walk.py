@@ -74,7 +74,9 @@ class Walk:
     def __init__(self, draft: Draft, docket: Docket, view: OrderView) -> None:
         self._draft = draft
         self._view = view
+        self._docket = docket
         self._apart: set[WorkloadId] = set()
+        self._mixed: set[int] = set()  # the entries of lines of whom some are looked at by themselves
         self._left: set[WorkloadId] = set()
         self._gated: list[tuple[SortKey, Request]] = []
         self._queues: dict[QueueId, _Queue] = {}
@@ -96,11 +98,12 @@ class Walk:
         claim = request.claim
         if partners:
             self._partners[claim.id] = list(partners)
-            self._apart.update(part.id for _, part in partners)
+            for _, part in partners:
+                self._set_apart(part.id)
         queue = self._queue(claim.queue)
         entries: list[Entry] = [(key, claim.workload)]
         if not claim.grows:
-            self._apart.add(claim.id)
+            self._set_apart(claim.id)
         if request.gate:
             self._gated.append((key, request))
             queue.rests.append(Rest(entries, NOTHING, lacks=False, gated=True, claim=claim))
@@ -213,7 +216,7 @@ class Walk:
                 self._draft.waits.put(claim.id, verdict)
             self._tell_partners(queue, claim, verdict)
             return False
-        behind, more = self._others(cursor.entries[cursor.position :]), list[Entry]()
+        behind, more = self._others(cursor.entries, cursor.position), list[Entry]()
         if cursor.top > claim.priority:
             more = [entry for entry in behind if entry[1].spec.priority > claim.priority]
             behind = [entry for entry in behind if entry[1].spec.priority <= claim.priority]
@@ -223,17 +226,24 @@ class Walk:
         self._current = None
         return len(behind) > 1
 
-    def _others(self, entries: list[Entry]) -> list[Entry]:
-        """Without those who are looked at by themselves."""
+    def _others(self, entries: list[Entry], since: int = 0) -> list[Entry]:
+        """Those from this one on, without those who are looked at by themselves."""
         apart = self._apart
-        return [entry for entry in entries if entry[1].spec.id not in apart] if apart else entries
+        if id(entries) not in self._mixed:
+            return entries[since:]
+        return [entry for entry in entries[since:] if entry[1].spec.id not in apart]
+
+    def _set_apart(self, workload: WorkloadId) -> None:
+        self._apart.add(workload)
+        if (place := self._docket.place(workload)) is not None:
+            self._mixed.add(id(place[0].entries))
 
     def close_all(self, verdict: Verdict) -> None:
         """Everybody who is in a line waits for this, and nobody of them is looked at."""
         for queue in self._queues.values():
             for _, _, cursor in queue.cursors:
                 if cursor.single is None:
-                    entries = self._others(cursor.entries[:])
+                    entries = self._others(cursor.entries)
                     queue.rests.append(Rest(entries, cursor.gang, False))
                     self._draft.waits.put_line(Segment(tuple(entries), verdict))
             queue.cursors = [entry for entry in queue.cursors if entry[2].single is not None]
