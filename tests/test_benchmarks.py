@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from benchmarks import gang_start, harness, idle, preempt, scale
+from benchmarks import cycle, gang_start, harness, idle, kueue_perf, preempt, scale
 from benchmarks.harness import Bound, arguments, bounds, is_actor, percentile, report
+from benchmarks.played.crowd import Crowd
 
 BENCHMARKS = sorted(yaml.safe_load(harness.RANGES.read_text())["benchmarks"])
 
@@ -124,3 +126,53 @@ def test_a_small_room_of_node_groups_is_played_to_its_end_without_a_node_too_man
     assert figures["excess_nodes"] == 0
     assert figures["node_changes"] > 30  # those that were there have gone, others came
     assert 0 < figures["patches_per_change"] <= 1.1
+
+
+def test_a_crowded_cluster_is_the_same_from_the_same_seed_and_stays_full() -> None:
+    played = []
+    for _ in range(2):
+        crowd = Crowd.of(nodes=64, pending=300, seed=3)
+        before = crowd.used
+        turns = cycle.play(crowd, turns=3, ends=8, changed=0)
+        played.append((before, turns.starts, turns.stops, sorted(crowd.held)))
+        assert before > 0.9
+        assert min(turns.starts) > 0
+        assert crowd.waiting >= 300 - turns.starts[-1]
+    assert played[0] == played[1]
+
+
+GENERATOR = """
+cohorts:
+- className: cohort
+  count: 2
+  queuesSets:
+  - className: cq
+    count: 2
+    nominalQuota: 10
+    borrowingLimit: 100
+    workloadsSets:
+    - count: 3
+      creationIntervalMs: 1000
+      workloads:
+      - {className: a, runtimeMs: 4000, priority: 50, request: 5}
+    - count: 1
+      creationIntervalMs: 500
+      workloads:
+      - {className: b, runtimeMs: 100, priority: 9, request: 500m, podCount: 2, tasConstraint: required,
+         tasLevel: cloud.provider.com/topology-rack}
+"""
+
+
+def test_a_generator_of_kueues_is_read_and_its_least_time_worked_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.generator.yaml"
+    path.write_text(GENERATOR)
+    queues, arrivals = kueue_perf.read(path)
+    assert [q.id for q in queues[:3]] == ["cohort0", "cohort0/cq000", "cohort0/cq001"]
+    assert queues[0].deserved.units("CPU") == 20 * 10_000
+    assert len(arrivals) == 16
+    first = arrivals[0]
+    assert (first.at_s, first.runtime_s, first.cpus, first.spec.topology.required) == (0.5, 0.1, 1.0, "rack")
+    # From the first second on 2 queues x 3 x 20 CPU-seconds come to a cohort of 20 CPUs; the last ends at 3 + 4 s.
+    assert kueue_perf.least_s(queues, arrivals) == pytest.approx(max(1 + 120 / 20, 3 + 4))
+    crossed = [replace(a, runtime_s=a.runtime_s * 2) for a in arrivals]
+    assert kueue_perf.least_s(queues, crossed) == pytest.approx(0.5 + (240 + 2 * 0.2) / 20 if 0.5 + 12.02 > 13 else 13)
