@@ -64,24 +64,29 @@ def keep_seats(draft: Draft) -> None:
 
 
 def return_seats(draft: Draft) -> None:
-    """Before nodes are asked for: what these gangs lack is looked for beside what is kept for them."""
+    """Before nodes are asked for: to those that wait for nothing but room, which is looked for beside these seats."""
+    gated = {claim.id for claim in draft.gated}
     for id in sorted(draft.kept):
-        draft.let_go(id)
+        if id not in gated and draft.facts.workloads[id].state is State.PENDING:
+            draft.let_go(id)
 
 
 def take_back_seats(draft: Draft) -> None:
     """Afterwards, so that the reasons of those who wait name what is kept from them."""
-    for id in sorted(draft.kept_seats):
+    for id in sorted(draft.kept_seats.keys() - draft.kept.keys()):
         for member in draft.kept_seats[id]:
             draft.keep(id, member.node, member.bundle)
 
 
-def kept_part(draft: Draft, claim: Claim) -> Claim:
-    """Those seats of the claim alone that are kept for it."""
+def lacking_part(draft: Draft, claim: Claim) -> Claim:
+    """Those seats of the claim alone that are not kept for it; where a domain is required, in that of the others."""
     kept = {(member.role, member.index) for member in draft.kept_seats[claim.id]}
-    asks = tuple(ask for ask in claim.asks if (ask.role, ask.index) in kept)
+    asks = tuple(ask for ask in claim.asks if (ask.role, ask.index) not in kept)
     counts = Counter(ask.bundle for ask in asks)
-    shape = Shape(tuple(sorted(counts.items(), key=repr)), TopologyRequest(), False, (), claim.shape.accelerators)
+    level = claim.shape.topology.required
+    near = tuple(sorted({m.node for m in draft.kept_seats[claim.id]})) if level is not None else ()
+    bundles = tuple(sorted(counts.items(), key=repr))
+    shape = Shape(bundles, TopologyRequest(required=level), False, near, claim.shape.accelerators)
     return replace(claim, asks=asks, shape=shape, resources=total(ask.bundle for ask in asks), others=())
 
 

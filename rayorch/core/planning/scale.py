@@ -20,7 +20,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups_there import holds_together
 from rayorch.core.planning.provision import Stock
 from rayorch.core.planning.release import release
-from rayorch.core.planning.repair import kept_part
+from rayorch.core.planning.repair import lacking_part
 from rayorch.core.planning.stock import Piece, Source, Trial
 from rayorch.core.planning.waits import provisioning_wait
 from rayorch.core.sharing import uses_devices
@@ -160,33 +160,25 @@ def _changes(draft: Draft, asking: list[Claim], wanted: tuple[GangDemand, ...]) 
     """What to change in which group: seat those who wait, grow for them, and give back what nobody counts on."""
     stock = Stock(draft)
     asked_for = {demand.workload for demand in wanted}
-    coming_back = _coming_back(draft)
-    repairs = [claim for claim in (*draft.gated, *coming_back) if claim.id in draft.kept_seats]
-    for claim in repairs:  # what was kept for them is theirs here too
-        if not _provided(draft, stock, claim):
-            _provided(draft, stock, kept_part(draft, claim))
     for claim in asking:
         if claim.place in draft.expected:
             stock.needed.update(member.node for member in draft.expected[claim.place])
         else:
             _provide(draft, stock, claim, claim.id in asked_for)
-    for claim in (*draft.gated, *coming_back):
-        if claim.id not in draft.kept_seats:
-            _provided(draft, stock, claim)
+    for claim in (*draft.gated, *_coming_back(draft)):
+        _provided(draft, stock, lacking_part(draft, claim) if claim.id in draft.kept else claim)
     growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
     shrinks = release(draft, stock, frozenset(growths))
     return tuple(change for _, change in sorted({**shrinks, **growths}.items()))
 
 
-def _provided(draft: Draft, stock: Stock, claim: Claim) -> bool:
-    """Whether it finds a place on what there is and is on its way, which is then not given back."""
+def _provided(draft: Draft, stock: Stock, claim: Claim) -> None:
+    """If it finds a place on what there is and is on its way, that is not given back."""
     trial = stock.seat(claim, grow=False)
-    if trial is None:
-        return False
-    stock.keep(trial, claim, benefits=False)
-    awaited = _awaited(draft, trial)
-    _add_waits(draft, claim, (provisioning_wait(draft, awaited)[0],) if awaited else ())
-    return True
+    if trial is not None:
+        stock.keep(trial, claim, benefits=False)
+        awaited = _awaited(draft, trial)
+        _add_waits(draft, claim, (provisioning_wait(draft, awaited)[0],) if awaited else ())
 
 
 def _coming_back(draft: Draft) -> list[Claim]:
