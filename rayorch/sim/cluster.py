@@ -149,7 +149,7 @@ class SimCluster:
         """The inventory; after a kill, observed again, with the cordons from the queue owner."""
         if self._inventory is None:
             self._inventory = Inventory(self._new_life())
-            self._inventory.observe(tuple(self.world.nodes.values()), self.now_s)
+            self._look(self._inventory)
             self._inventory.set_cordons(self.tree.cordons)
         return self._inventory
 
@@ -408,12 +408,16 @@ class SimCluster:
             raise StalePlanError(f"nobody provides group {change.group}")
         self.scaling.change(change)
 
-    def _observe(self) -> None:
-        """The nodes that Ray lists, what is in use on them, and the groups that they come from."""
-        self.inventory.observe(tuple(self.world.nodes.values()), self.now_s)
+    def _look(self, inventory: Inventory) -> None:
+        """One look at Ray: the nodes, and what of them is in use by others. Nothing is said before the first."""
+        inventory.observe(tuple(self.world.nodes.values()), self.now_s)
         used = self.world.used()
         held = {id: amount - self.world.foreign.get(id, Resources()) for id, amount in used.items()}
-        self.inventory.observe_foreign(used, held, {})
+        inventory.observe_foreign(used, held, {})
+
+    def _observe(self) -> None:
+        """The nodes that Ray lists, what is in use on them, and the groups that they come from."""
+        self._look(self.inventory)
         if self.scaling is not None:
             self.as_actor(Actor.INVENTORY, self.scaling.turn)
 
