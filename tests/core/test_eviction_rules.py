@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from rayorch.config.profile import load_preset
 from rayorch.core.decisions import WaitReason
 from rayorch.core.planner import plan
 from rayorch.core.policy import EvictionKnobs
-from rayorch.core.types import Checkpoint, QueueSpec, StopCause, Workload
+from rayorch.core.types import Checkpoint, QueueSpec, StopCause, Workload, WorkloadId
 from rayorch.policies.default import DEFAULT
 from tests.scenes import NOW, changes, node, pending, queue, reasons, running, shrunk, snapshot, started, stopped
 
@@ -125,3 +126,14 @@ def test_priorities_far_apart_still_compare() -> None:
         pending("high", gpu=4, priority=1_000_000),
     ]
     assert stopped(plan(snapshot([node("n1", 4), node("n2", 4)], work), DEFAULT)) == {"low": StopCause.PREEMPTED}
+
+
+def test_who_had_the_room_that_was_freed_for_it_and_left_is_owed_nothing_more() -> None:
+    """x made way for a, and a, once it had run, for b: else a would be back before b and be sent away again."""
+    x = replace(pending("x", queue="other"), requeued_s=NOW - 9, yielded_to=WorkloadId("a"))
+    a = replace(pending("a", priority=1), requeued_s=NOW - 2, yielded_to=WorkloadId("b"))
+    b = pending("b", priority=2)
+    queues = [queue("q", 1), queue("other")]
+    for preset in ("kai", "default"):
+        made = plan(snapshot([node("n1", 1)], [x, a, b], queues), load_preset(preset))
+        assert list(started(made)) == ["b"], preset

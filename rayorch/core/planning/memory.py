@@ -415,7 +415,9 @@ class Memory:
         for id in self._yielded:
             workload = self.workloads[id]
             if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
-                found.add(workload.yielded_to)
+                taker = self.workloads.get(workload.yielded_to) if workload.yielded_to is not None else None
+                if taker is None or (taker.requeued_s or 0.0) <= workload.requeued_s:  # else it had the room, and left
+                    found.add(workload.yielded_to)
                 if workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
                     found.add(id)
         return frozenset(id for id in found if id is not None)
