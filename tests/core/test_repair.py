@@ -151,3 +151,9 @@ def test_an_attempt_that_lost_a_node_leaves_its_seats_to_the_next_one_and_a_pree
         assert (len(after.former), after.last_cause, after.last_started_s) == (left, cause, 1.0)
         apply(built, built.commit_start(replace(start, attempt=2), Versions(), 10.0))
         assert built.workloads[WorkloadId("w")].former == ()
+
+
+def test_a_gang_of_whose_seats_nothing_is_left_waits_like_any_other() -> None:
+    made = plan(snapshot(cluster("n1"), [broken("g", ["n1", "n1"], 10.0, gpu=2)]), DEFAULT)
+    assert [d for d in made.decisions if isinstance(d, Reserve)] == []
+    assert reasons(made, "g") == [WaitReason.LEASE]

@@ -166,7 +166,7 @@ def _changes(draft: Draft, asking: list[Claim], wanted: tuple[GangDemand, ...]) 
         else:
             _provide(draft, stock, claim, claim.id in asked_for)
     for claim in (*draft.gated, *_coming_back(draft)):
-        _provided(draft, stock, lacking_part(draft, claim) if claim.id in draft.kept else claim)
+        _provided(draft, stock, lacking_part(draft, claim) if claim.id in draft.kept_seats else claim)
     growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
     shrinks = release(draft, stock, frozenset(growths))
     return tuple(change for _, change in sorted({**shrinks, **growths}.items()))
