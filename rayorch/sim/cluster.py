@@ -489,6 +489,11 @@ class SimCluster:
         while self.now_s < end_s:
             self.tick()
 
+    @property
+    def messages_under_way(self) -> int:
+        """How many late messages have not arrived yet."""
+        return len(self._late)
+
     def _deliver_late(self) -> None:
         """Late messages arrive in the order of their delays, whichever was sent first."""
         if not self._late:

@@ -105,6 +105,8 @@ class Life:
         """Nothing goes wrong any more: everything ends and nothing is left."""
         sim = self.sim
         sim.faults = SeededFaults(random.Random(0), 0.0, 0.0)
+        while sim.messages_under_way:  # what was asked for long ago may still come
+            sim.tick()
         for name in sorted(sim.world.away):
             sim.world.return_node(name)
         sim.world.foreign.clear()
