@@ -15,7 +15,7 @@ NODES = (node("n0", gpu=2, cpu=4), node("n1", gpu=3, cpu=4))
 WHERE = st.sampled_from(("n0", "n0", "n1", "n1", "gone"))
 GPUS = st.sampled_from((0, 2_500, 5_000, 7_500, 10_000, 10_000, 20_000))
 
-seats = st.tuples(WHERE, GPUS, st.sampled_from((0, 10_000, 20_000)))
+seats = st.tuples(WHERE, GPUS, st.sampled_from((0, 10_000, 10_020, 20_000)))
 keys = st.tuples(st.sampled_from(("a", "b", "c")), st.integers(1, 2))
 commands = st.one_of(
     st.tuples(st.just("reserve"), keys, st.lists(seats, max_size=3)),
