@@ -80,3 +80,11 @@ def test_the_books_are_those_of_the_reference(done: list[tuple[str, tuple[str, i
             held: [(s.node, s.surplus, s.devices, s.releasing) for s in sorted(those, key=lambda s: s.surplus)]
             for held, those in naive.seats.items()
         }
+
+
+def test_nearly_enough_is_booked_for_nobody() -> None:
+    books = Allocations()
+    a, b = (WorkloadId("a"), 1), (WorkloadId("b"), 1)
+    assert _accepted(books, "reserve", a, [Seat("n0", 0, 40, 0)])
+    assert not _accepted(books, "reserve", b, [Seat("n0", 0, 4 * UNIT, 0)])
+    assert _accepted(books, "reserve", b, [Seat("n0", 0, 4 * UNIT - 40, 0)])
