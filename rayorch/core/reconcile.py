@@ -213,13 +213,16 @@ def _attempt(facts: Facts, snapshot: Snapshot) -> list[Action]:
         return [*blocks, *_wind_up(facts, end)]
     if facts.allocation is None or facts.workload.state is State.STOPPING:
         return [*blocks, *_stop_runner(facts)]
+    followed = _follow_serve(facts, facts.allocation)
+    moving = any(isinstance(action, Rebind) for action in followed)
     return [
         *blocks,
         *_make_groups(facts, facts.allocation),
         *_run(facts, facts.allocation),
-        *_follow_serve(facts, facts.allocation),
+        *followed,
         *_follow_devices(facts, facts.allocation),
-        *_shrink(facts, facts.allocation),
+        # Which of Serve's seats are empty is only known when the books have followed.
+        *(_shrink(facts, facts.allocation) if not moving else ()),
         *_drop_failed_seats(facts, facts.allocation),
     ]
 
@@ -325,21 +328,26 @@ def _shrink(facts: Facts, allocation: Allocation) -> list[Action]:
 
 
 def _left(facts: Facts, allocation: Allocation, member: Member) -> bool:
-    """Whether a leaving seat may be taken: never used, left, or its deadline is over."""
+    """Whether a leaving seat may be taken: never used, left, or its deadline is over.
+
+    Serve makes a replica's group wherever its grant says that there is a seat, so that of its seats none is free before
+    the grant without it has been passed on, whatever the time.
+    """
     workload, view = facts.workload, facts.view
     serve = workload.spec.kind is Kind.SERVE
-    if not member.group_id and not serve:
+    node = facts.nodes.get(member.node)
+    if (not member.group_id and not serve) or (node is not None and node.health is NodeHealth.LOST):
         return True
-    if workload.release_by_s is not None and facts.now_s >= workload.release_by_s:
-        return True
+    late = workload.release_by_s is not None and facts.now_s >= workload.release_by_s
     if view is None or not view.phase.alive:
-        return view is not None
+        return late or view is not None
     wanted = grant_for(workload, allocation, facts.profile.lease_s)
     told = view.grant is not None and same_grant(workload.spec.kind, view.grant, wanted)
     applied = told and view.grant is not None and view.applied_version >= view.grant.version
     if not serve:
-        return applied
-    return applied and view.in_use is not None and member.group_id not in {seat.group_id for seat in view.in_use}
+        return late or applied
+    used = {seat.group_id for seat in view.in_use} if view.in_use is not None else None
+    return told and (late or (applied and used is not None and member.group_id not in used))
 
 
 def _follow_serve(facts: Facts, allocation: Allocation) -> list[Action]:

@@ -471,6 +471,34 @@ def test_a_replica_that_is_still_used_is_not_taken_before_the_deadline() -> None
     assert turn(work, books, runner, now_s=150.0) == (RemoveGroups(W, 1, (3,)),)
 
 
+def test_no_seat_of_serve_is_taken_that_its_grant_still_shows() -> None:
+    before, work = serving(), serving(REPLICAS[:2], release_by_s=150.0)
+    empty = replace(replicas(READY, READY, LEAVING), members=(*REPLICAS[:2], replace(REPLICAS[2], phase=LEAVING)))
+    old = view(before, replicas(READY, READY, READY), in_use=used(1, 2), applied_version=4)
+    (update,) = [a for a in turn(work, empty, old, now_s=150.0) if not isinstance(a, Rebind)]
+    assert isinstance(update, UpdateRunner)  # Serve may be making a group there by the old grant, deadline or not
+    books = replicas(READY, READY, LEAVING)
+    told = view(work, books, in_use=used(1, 2), applied_version=3)
+    assert turn(work, books, told, now_s=149.0) == (Rebind(W, 1, used(1, 2)),)
+    seated = replace(books, members=(*books.members[:2], replace(books.members[2], group_id="")))
+    assert turn(work, seated, told, now_s=150.0) == (RemoveGroups(W, 1, (3,)),)
+
+
+def test_no_seat_of_serve_is_taken_in_the_turn_in_which_its_books_follow() -> None:
+    work = serving(REPLICAS[:2], release_by_s=150.0)
+    books = replicas(READY, READY, LEAVING)
+    runner = view(work, books, in_use=used(1, 3))
+    assert turn(work, books, runner, now_s=150.0) == (Rebind(W, 1, used(1, 3)),)
+
+
+def test_a_leaving_seat_on_a_lost_node_is_taken_at_once() -> None:
+    work = serving(REPLICAS[:2], release_by_s=150.0)
+    books = replicas(READY, READY, LEAVING)
+    runner = view(work, books, in_use=used(1, 2, 3), applied_version=3)
+    lost = (node("n1"), replace(node("n2"), health=NodeHealth.LOST))
+    assert turn(work, books, runner, lost) == (RemoveGroups(W, 1, (3,)),)
+
+
 def test_a_runner_that_has_not_said_what_serve_uses_takes_nothing_away() -> None:
     work = serving(REPLICAS[:2], release_by_s=150.0)
     books = replicas(READY, READY, LEAVING)

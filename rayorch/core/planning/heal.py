@@ -137,7 +137,9 @@ def _lost(draft: Draft, workload: Workload, allocation: Allocation) -> _End | No
     if cause is not None:
         cost = draft.facts.profile.victims(workload, allocation, now_s)
         return _End(cause, f"node {names} was lost under it", now_s, cost)
-    _leave_nodes(draft, workload, kept, frozenset(lost), now_s, f"node {names} was lost under these seats")
+    # Other seats may be leaving: nothing of what was lost can be waited for, and so they keep the time that they have.
+    by_s = max(now_s, workload.release_by_s or now_s)
+    _leave_nodes(draft, workload, kept, frozenset(lost), by_s, f"node {names} was lost under these seats")
     return None
 
 
