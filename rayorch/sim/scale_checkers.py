@@ -167,8 +167,31 @@ class _View:
             tuple(added),
         )
 
-    def seated(self, extra: Iterable[NodeSpec], without: frozenset[NodeId] = frozenset()) -> frozenset[Place]:
-        """The waiting gangs that find a place, each whole, in their order: on what is free and on `extra` nodes."""
+    def lost_without(
+        self, before: frozenset[Place], extra: Iterable[NodeSpec], without: frozenset[NodeId]
+    ) -> frozenset[Place]:
+        """Those of `before` for whom there is no place without these nodes.
+
+        Seats are taken gang by gang, each where it likes best, which may leave none for a later one although there are
+        enough for all: those that find none choose first then, until all of `before` are seated or nothing changes.
+        """
+        extra, first = tuple(extra), frozenset[Place]()
+        lost = found = before - self.seated(extra, without)
+        while found and not found <= first:
+            first |= found
+            found = before - self.seated(extra, without, first)
+        return lost if found else found
+
+    def seated(
+        self,
+        extra: Iterable[NodeSpec],
+        without: frozenset[NodeId] = frozenset(),
+        first: frozenset[Place] = frozenset(),
+    ) -> frozenset[Place]:
+        """The waiting gangs that find a place, each whole, in their order: on what is free and on `extra` nodes.
+
+        Those in `first` go before all others.
+        """
         extra = tuple(extra)
         nodes = (*(n for n in self.room_nodes if n.id not in without), *extra)
         staying = tuple(staying_members(self.snapshot, self.plan))  # what is leaving is as good as gone
@@ -188,7 +211,9 @@ class _View:
         coming = {node.id: 1 for node in extra}
         order = self.plan.positions
         found = set()
-        for place, (id, shape) in sorted(enumerate(self.gangs), key=lambda gang: (self.turn(gang[1][0]), gang[0])):
+        turns = [((n, id) not in first, self.turn(id), n) for n, (id, _) in enumerate(self.gangs)]
+        for _, _, place in sorted(turns):
+            id, shape = self.gangs[place]
             bundles = [bundle for bundle, count in shape.bundles for _ in range(count)]
             # A head's nodes are closed; who was promised a seat there before it held them keeps that.
             behind = order.get(id, 0) if self.turn(id) == 0 else len(order) + 1
@@ -344,7 +369,7 @@ def check_shrink(view: _View, idle_s: float) -> Iterator[Violation]:
             yield Violation(17, change.group, f"would keep fewer than {group.spares} spares")
         extra = (*view.coming, *view.all_added)
         before = view.seated((*extra, *_cancelled(view, change, group)))
-        lost = before - view.seated(extra, frozenset(change.nodes))
+        lost = view.lost_without(before, extra, frozenset(change.nodes))
         if lost:
             yield Violation(
                 17, change.group, f"is to lose {change.instances}, which {sorted(id for _, id in lost)} need"

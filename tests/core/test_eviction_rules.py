@@ -137,3 +137,17 @@ def test_who_had_the_room_that_was_freed_for_it_and_left_is_owed_nothing_more() 
     for preset in ("kai", "default"):
         made = plan(snapshot([node("n1", 1)], [x, a, b], queues), load_preset(preset))
         assert list(started(made)) == ["b"], preset
+
+
+def test_who_others_have_yielded_to_does_not_yield_in_the_same_turn() -> None:
+    """Else somebody would be evicted for nobody: "lent" for "grows", which then goes for "urgent"."""
+    work = [
+        running("grows", ["n1"], (1, 2), gpu=4, queue="a"),
+        running("small", ["n1"], gpu=2, queue="a"),
+        running("other", ["n1"], gpu=2, queue="b"),
+        running("lent", ["n2"], gpu=8, queue="b"),
+        pending("urgent", gpu=6, queue="a", priority=5),
+    ]
+    shares = [queue("a", 10, 4), queue("b", 6, 10)]
+    made = plan(snapshot([node("n1"), node("n2")], work, shares), load_preset("kai"))
+    assert stopped(made) == {"lent": StopCause.RECLAIMED}

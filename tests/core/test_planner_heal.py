@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rayorch.core.decisions import Stop
+from rayorch.core.decisions import Resize, Stop
 from rayorch.core.planner import plan
 from rayorch.core.types import Allocation, Kind, MemberPhase, NodeHealth, NodeSpec, StopCause, Workload
 from rayorch.policies.default import DEFAULT
-from tests.scenes import NOW, changes, grown, node, running, shrunk, snapshot, stopped, stopping
+from tests.scenes import NOW, changes, grown, node, releasing, running, shrunk, snapshot, stopped, stopping
 
 Held = tuple[Workload, Allocation]
 
@@ -155,3 +155,13 @@ def test_a_drain_does_not_wait_for_the_long_grace_of_an_attempt_that_is_stopping
     assert stop.order == replace(held[0].stop, deadline_s=NOW + 60)
     later = node("n1", health=NodeHealth.DRAINING, drain_deadline_s=NOW + 7_200)
     assert decided(held, later) == {}
+
+
+def test_seats_that_are_leaving_keep_their_time_when_a_node_is_lost_under_others() -> None:
+    held = running("a", ["n1", "n2", "n3"], (1, 3), kind=Kind.SERVE)
+    nodes = [node("n1"), node("n2"), node("n3", health=NodeHealth.LOST)]
+    for by_s, expected_s in ((NOW + 20, NOW + 20), (NOW - 20, NOW), (None, NOW)):
+        workload, allocation = releasing(held, 2)
+        made = plan(snapshot(nodes, [(replace(workload, release_by_s=by_s), allocation)]), DEFAULT)
+        (resize,) = [d for d in made.decisions if isinstance(d, Resize)]
+        assert (resize.remove, resize.release_by_s) == ((3,), expected_s)

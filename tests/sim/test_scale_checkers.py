@@ -38,6 +38,10 @@ def a_node(name: str = "a-1", idle_s: float | None = 100.0, **changes: object) -
     return replace(spec, **changes)  # type: ignore[arg-type]
 
 
+def rack(name: str) -> tuple[tuple[str, str], ...]:
+    return (("rack", name),)
+
+
 def group(replicas: int = 1, least: int = 0, most: int = 4, **changes: object) -> NodeGroup:
     names = [f"a-{i + 1}" for i in range(replicas)]
     instances = tuple(Instance(n, n, InstancePhase.RUNNING, 0.0, 1.0, NodeId(n)) for n in names)
@@ -144,6 +148,20 @@ def test_17_what_is_held_a_spare_or_needed_is_to_go() -> None:
     needed = replace(SHRINK, from_replicas=2, to_replicas=1)
     found = wrong(needed, state=state, nodes=nodes, work=(pending("w", 3, gpu=8),))
     assert (17, "is to lose ('a-1',), which ['w'] need") in found
+
+
+def test_17_what_all_find_a_place_without_may_go() -> None:
+    """The first one alone would choose the rack that the second one needs."""
+    nodes = (a_node("a-1", topology=rack("r1")), a_node("a-2", topology=rack("r1")), a_node("a-3", topology=rack("r2")))
+    last = a_node("a-4", topology=rack("r2"))
+    work = (pending("v", 1, gpu=8), pending("w", 2, gpu=8, topology=TopologyRequest(required="rack")))
+    goes = replace(SHRINK, from_replicas=4, to_replicas=3, instances=("a-4",), nodes=(NodeId("a-4"),))
+    state = GroupState(group(4))
+    found = wrong(goes, state=state, nodes=(*nodes, last), work=work)
+    assert not [detail for number, detail in found if number == 17]
+    two = replace(goes, to_replicas=2, instances=("a-3", "a-4"), nodes=(NodeId("a-3"), NodeId("a-4")))
+    found = wrong(two, state=state, nodes=(*nodes, last), work=work)
+    assert (17, "is to lose ('a-3', 'a-4'), which ['w'] need") in found
 
 
 def test_18_what_is_said_of_capacity_is_not_so_or_is_not_said() -> None:

@@ -39,7 +39,8 @@ CAUSES = {
 class Session:
     """One turn. `claims`: what each workload that waits for seats asks for next, any one of them, the best first.
 
-    `further`: what applications ask for after that. `failed`: what was tried in vain.
+    `further`: what applications ask for after that. `failed`: what was tried in vain. `yielded_to`: for whom others
+    were told to yield in this turn; who then yields itself would leave them evicted for nobody.
     """
 
     draft: Draft
@@ -47,6 +48,7 @@ class Session:
     claims: dict[WorkloadId, tuple[Claim, ...]]
     further: dict[WorkloadId, list[Claim]]
     failed: set[tuple[Action, Shape, str]] = field(default_factory=set)
+    yielded_to: set[WorkloadId] = field(default_factory=set)
 
 
 def run_passes(draft: Draft, walk: Walk) -> None:
@@ -188,7 +190,8 @@ def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
     spec = claim.workload.spec
 
     def free(workload: Workload) -> bool:
-        return workload.id not in draft.protected and workload.id not in draft.added
+        id = workload.id
+        return id not in draft.protected and id not in draft.added and id not in session.yielded_to
 
     match action:
         case Action.CONSOLIDATE:
@@ -223,6 +226,8 @@ def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
 def _order(session: Session, action: Action, claim: Claim, found: Outcome) -> None:
     """Stop, shrink and move the victims, and promise the claim and the moved ones their seats."""
     draft = session.draft
+    if found.gone:
+        session.yielded_to.add(claim.id)
     again = {seated.claim.id for seated in found.seated if not seated.claim.grows}
     for id, gone in sorted(found.gone.items()):
         _take(draft, action, claim, found.victims[id].workload, gone, moves=id in again)
