@@ -21,6 +21,10 @@ from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
 
 SEEDS = 60
+KEPT = (123,)
+"""Seeds beyond those that once failed: Serve came back on a seat that had been given to others."""
+KEPT_SHARES = (24, 112, 138)
+"""The same under the rules of fair shares: 24 as above; in the others somebody was evicted for who then yielded."""
 EVENTS = 100
 MODELS = ("H100", "H100", "A100", "")
 """Of the nodes; one does not say what it has."""
@@ -117,7 +121,7 @@ def _submit(sim: CheckedCluster, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_nothing_is_lost_whatever_happens(group: int) -> None:
-    for seed in range(group, SEEDS, GROUPS):
+    for seed in (*range(group, SEEDS, GROUPS), *(seed for seed in KEPT if seed % GROUPS == group)):
         try:
             sim = random_life(seed)
             sim.run_to_quiet(1500.0)
@@ -129,7 +133,7 @@ def test_nothing_is_lost_whatever_happens(group: int) -> None:
                 assert done.step == sim.works[id].steps, f"seed {seed}: {id} ended at step {done.step}"
 
 
-@pytest.mark.parametrize("seed", (1, 3, 4, 5, 6, 9))
+@pytest.mark.parametrize("seed", (1, 3, 4, 5, 6, 9, *KEPT_SHARES))
 def test_promises_hold_under_the_rules_of_fair_shares_too(seed: int) -> None:
     random_life(seed, load_preset("kai")).run_to_quiet(1500.0)
 
