@@ -186,6 +186,17 @@ def test_a_cordoned_node_that_would_take_it_is_named() -> None:
     assert reasons(made, "a") == [WaitReason.RESOURCES, WaitReason.NODES_UNAVAILABLE]
 
 
+def test_a_gang_that_nodes_are_held_for_still_hears_of_the_cordon_and_the_foreign_use_in_its_way() -> None:
+    free = [node("n1", 2, rack="r1"), running("x", ["n2"], gpu=1), pending("a", 3)]
+    cordoned = node("n2", 2, rack="r2", health=NodeHealth.CORDONED)
+    made = plan(snapshot([free[0], cordoned, node("n3", 0)], free[1:]), DEFAULT)
+    assert reasons(made, "a") == [WaitReason.RESOURCES, WaitReason.NODES_UNAVAILABLE]
+    used = node("n2", 3, rack="r2", foreign=gpus(1), foreign_holders=("job 7",))
+    made = plan(snapshot([free[0], used, node("n3", 0)], [*free[1:2], pending("a", 4)]), DEFAULT)
+    assert held_for(made)["a"]
+    assert reasons(made, "a") == [WaitReason.RESOURCES, WaitReason.FOREIGN_USE]
+
+
 def test_foreign_use_that_is_in_the_way_is_named() -> None:
     used = node("n1", 2, foreign=gpus(2), foreign_holders=("job 7",))
     made = plan(snapshot([used], [pending("a")]), DEFAULT)

@@ -269,18 +269,21 @@ def _taken_ahead(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
 
 
 def _out_of_service(draft: Draft, shape: Shape) -> list[Wait]:
-    """Room on nodes that take nothing new, and room that is used outside our grants."""
+    """Room on nodes that take nothing new, and room that is used outside our grants.
+
+    Nodes that are held count as free: by now they may be held for the very workload that asks.
+    """
     facts, found = draft.facts, list[Wait]()
     now_s = facts.now_s
     off = [n for n in facts.snapshot.nodes if n.health is not NodeHealth.OK or n.blocked_until_s > now_s]
-    if off and find(shape, draft.search(draft.now.room.opened())) is not None:
+    if off and find(shape, _unheld(draft.search(draft.now.room.opened()))) is not None:
         names = ", ".join(f"{n.name} ({'blocked' if n.health is NodeHealth.OK else n.health.value})" for n in off[:4])
         detail = f"it would fit if nodes that take nothing new did: {names}"
         found.append(_wait(WaitReason.NODES_UNAVAILABLE, detail, len(off), 0, "nodes", ()))
     foreign = [n for n in facts.snapshot.nodes if n.foreign]
     if foreign:
         nodes = [replace(n, foreign=Resources()) for n in facts.snapshot.nodes]
-        if find(shape, draft.search(Room.of(nodes, facts.snapshot.allocations, now_s))) is not None:
+        if find(shape, _unheld(draft.search(Room.of(nodes, facts.snapshot.allocations, now_s)))) is not None:
             units = sum(n.foreign.gpu_units for n in foreign)
             holders = ", ".join(sorted({h for n in foreign for h in n.foreign_holders})[:4]) or "unknown users"
             detail = f"{_amount(units)} GPU are in use outside our grants by {holders}"
