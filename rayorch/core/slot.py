@@ -146,7 +146,10 @@ class Slot:
     # ------------------------------------------------------------ does it fit
 
     def fits(self, bundle: Resources) -> bool:
-        """Whether every amount is there, and the GPUs in devices."""
+        """Whether every amount is there, and the GPUs in devices.
+
+        The sum counts too: where more is held than there is, nobody knows on which devices the excess lies.
+        """
         units, amounts = 0, self.amounts
         for name, n in bundle.items:
             if name == GPU:
@@ -155,7 +158,7 @@ class Slot:
                 return self._fits_in_parts(bundle)
             elif amounts.get(name, 0) < n:
                 return False
-        return not units or _devices_fit(self.devices, units)
+        return not units or (units <= self.gpu_units and _devices_fit(self.devices, units))
 
     def _fits_in_parts(self, bundle: Resources) -> bool:
         """The same of a bundle that may ask for parts of GPUs."""
@@ -163,7 +166,7 @@ class Slot:
         if any(self.amounts.get(name, 0) < n for name, n in need.rest):
             return False
         if need.plain:
-            return not need.units or _devices_fit(self.devices, need.units)
+            return not need.units or (need.units <= self.gpu_units and _devices_fit(self.devices, need.units))
         if need.shares and len(self._able(need)) < need.shares:
             return False
         return all(len(self._instances(profile)) >= count for profile, count in need.slices if self._lists(profile))
@@ -182,7 +185,8 @@ class Slot:
             return 0
         need = device_need(bundle)
         if need.plain and need.units % UNIT == 0:
-            count = self.devices.count(UNIT) // (need.units // UNIT) if need.units else ENDLESS
+            free = min(self.devices.count(UNIT), self.gpu_units // UNIT)
+            count = free // (need.units // UNIT) if need.units else ENDLESS
             for name, n in need.rest:
                 count = min(count, self.amounts[name] // n)
             return count

@@ -57,6 +57,7 @@ from rayorch.sim.faults import (
 )
 from rayorch.sim.groups import SimProvider
 from rayorch.sim.journal import PlainJournal, SimJournal
+from rayorch.sim.late import LateMessages
 from rayorch.sim.scaling import SimScaling
 from rayorch.sim.work import SimAttempts, SimWork
 from rayorch.sim.world import SimWorld
@@ -99,10 +100,8 @@ class SimCluster:
     ) -> None:
         self.profile = profile
         self.instance = instance
-        self.now_s = start_s
-        self.start_s = start_s
+        self.now_s = self.start_s = self._worked_s = start_s
         self.tick_s = tick_s
-        self._worked_s = start_s
         self.works = dict(works or {})
         self.world = SimWorld(nodes)
         self.attempts = SimAttempts(self.world, self.works, instance, start_s)
@@ -116,7 +115,7 @@ class SimCluster:
         self.refusals: list[str] = []
         self.checks: Callable[[], None] = lambda: None
         self._stack: list[Actor] = []
-        self._late: list[tuple[float, Actor, Callable[[], object]]] = []
+        self._late = LateMessages()
         self._lives = 0
         self._tree: QueueTree | None = None
         self._inventory: Inventory | None = None
@@ -219,7 +218,7 @@ class SimCluster:
         if isinstance(fault, LoseRequest):
             raise ClusterError(f"{label}: request lost")
         if isinstance(fault, Late):
-            self._late.append((self.now_s + fault.delay_s, callee, effect))
+            self._late.send(self.now_s + fault.delay_s, callee, effect)
             raise ClusterError(f"{label}: no answer in time")
         self._stack.append(callee)
         try:
@@ -232,7 +231,7 @@ class SimCluster:
             if isinstance(fault, Twice):
                 answer = effect()
             if isinstance(fault, Again):
-                self._late.append((self.now_s + fault.delay_s, callee, effect))
+                self._late.send(self.now_s + fault.delay_s, callee, effect)
             if label != "changes":  # reading changes nothing
                 self.checks()
             if isinstance(fault, Kill) and fault.after:
@@ -495,12 +494,7 @@ class SimCluster:
         return len(self._late)
 
     def _deliver_late(self) -> None:
-        """Late messages arrive in the order of their delays, whichever was sent first."""
-        if not self._late:
-            return
-        due = sorted((message for message in self._late if message[0] <= self.now_s), key=lambda message: message[0])
-        self._late = [message for message in self._late if message[0] > self.now_s]
-        for _, callee, effect in due:
+        for _, callee, effect in self._late.due(self.now_s):
             self._stack.append(callee)
             try:
                 effect()
@@ -513,8 +507,8 @@ class SimCluster:
 
     def views(self) -> dict[RunnerKey, RunnerView]:
         """Every runner that exists, as it would answer."""
-        found = {key: self.attempts.view(key) for key in sorted(self.attempts.runners)}
-        return {key: view for key, view in found.items() if view is not None}
+        attempts = self.attempts
+        return {key: view for key in sorted(attempts.runners) if (view := attempts.view(key)) is not None}
 
     def lose_node(self, node: NodeId) -> None:
         """A node dies between turns."""

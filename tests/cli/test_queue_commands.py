@@ -22,7 +22,7 @@ def test_a_queue_is_shown_with_all_that_it_limits(run: Run, backend: FakeBackend
     assert shown["budget"] == "0.0 of 10 h"
     assert run("queue", "show", "none").exit_code == 105
     heading, *rows = run("queues").stdout.splitlines()
-    assert heading.split()[-2:] == ["MODE", "BUDGET"]
+    assert {"MODE", "BUDGET"} <= set(heading.split())
     assert any("hold" in row and "0.0 of 10 h" in row for row in rows)
 
 

@@ -63,6 +63,15 @@ def test_giving_back_restores_what_was_taken() -> None:
     assert room.fits(N1, gpu(4))
 
 
+def test_what_leaves_an_overfull_node_leaves_less_room_than_it_held() -> None:
+    leaving, foreign = held(gpu(2), (2, 3)), gpu(1)
+    room = Room.of([node(foreign=foreign)], [held(gpu(2), (0, 1)), leaving], 0.0)
+    room.give(N1, gpu(2), (2, 3))
+    assert not room.fits(N1, gpu(2)) and room.slot(N1).pieces(gpu(1)) == 1
+    room.take(N1, gpu(1))
+    assert not room.fits(N1, gpu(0.5))
+
+
 def test_a_copy_does_not_see_what_its_origin_takes() -> None:
     room = Room.of([node()], [], 0.0)
     copy = room.copy()

@@ -33,7 +33,8 @@ async def test_a_document_becomes_a_waiting_workload(client: httpx.AsyncClient, 
     assert answer.headers["location"] == "/api/v1/workloads/w1"
     shown = answer.json()
     assert (shown["id"], shown["queue"], shown["state"]) == ("w1", "research/nlp", "PENDING")
-    assert shown["roles"][0] == {"name": "worker", "min": 2, "max": 2, "resources": {"GPU": 1}}
+    role = {"name": "worker", "min": 2, "max": 2, "resources": {"GPU": 1}, "group": None, "segments": []}
+    assert shown["roles"][0] == role
     assert Payload.of_text(backend.known[WorkloadId("w1")].spec.payload).entrypoint == "python t.py"
 
 
