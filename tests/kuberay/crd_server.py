@@ -135,6 +135,10 @@ class CrdServer:
         pid = int((self.folder / "apiserver.pid").read_text())
         _signal(pid, signal.SIGSTOP)
         try:
+            until = time.monotonic() + END_TIMEOUT_S
+            while not _stopped(pid):  # its threads come to rest one by one, and the last may still answer
+                assert time.monotonic() < until, "the server goes on"
+                time.sleep(0.005)
             yield
         finally:
             _signal(pid, signal.SIGCONT)
@@ -184,6 +188,12 @@ def _free_ports() -> tuple[int, int]:
             except OSError:
                 continue
             return int(one.getsockname()[1]), int(two.getsockname()[1])
+
+
+def _stopped(pid: int) -> bool:
+    """Whether every thread of a process has stopped."""
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return bool(states) and all(state == "T" for state in states)
 
 
 def _signal(pid: int, number: int) -> bool:
