@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from rayorch.core.device_binding import device_index
 from rayorch.core.device_checks import check_member_devices
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.gang_checks import check_gang
-from rayorch.core.queue_rules import check_limits, check_quota_ever, check_role_names
+from rayorch.core.queue_rules import check_amount, check_limits, check_quota_ever, check_role_names
 from rayorch.core.quota import Quota
 from rayorch.core.sharing import MODES, RESERVED, device_need
 from rayorch.core.timing_checks import check_timing
@@ -134,19 +133,9 @@ def _check_role(role: Role) -> None:
         raise SpecError(f"{path}.max_count", f"must be at most {MAX_MEMBERS}, got {role.max_count}")
     if not role.bundle:
         raise SpecError(f"{path}.bundle", "asks for nothing")
-    _check_amount(f"{path}.bundle", role.bundle)
+    check_amount(role.bundle, f"{path}.bundle")
     check_member_devices(role.bundle, f"{path}.bundle")
     check_role_names(role, path)
-
-
-def _check_amount(field: str, amount: Resources) -> None:
-    for name, units in amount:
-        if device_index(name) is not None:
-            raise SpecError(f"{field}.{name}", f"names one GPU of a node; ask for {GPU}, the scheduler chooses which")
-        if units < 0:
-            raise SpecError(f"{field}.{name}", f"must not be negative, got {units / UNIT}")
-        if units > MAX_UNITS:
-            raise SpecError(f"{field}.{name}", f"is too large: {units / UNIT}")
 
 
 # ---------------------------------------------------------------- what this cluster can never hold

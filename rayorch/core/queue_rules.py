@@ -126,7 +126,7 @@ def check_queue_amount(amount: object, field: str) -> None:
     """SpecError unless it is an amount that queues may limit: GPUs of one model and countables among it."""
     check_resources(amount, field)
     assert isinstance(amount, Resources)
-    _check_bounds(amount, field)
+    check_amount(amount, field)
     check_queue_devices(amount, field)
     for name, _ in amount:
         if name.startswith(MODEL_PREFIX):
@@ -137,7 +137,7 @@ def check_countables(amount: object, field: str) -> None:
     """SpecError unless it is an amount of things that no node has."""
     check_resources(amount, field)
     assert isinstance(amount, Resources)
-    _check_bounds(amount, field)
+    check_amount(amount, field)
     for name, _ in amount:
         if not name or name != name.strip() or not name.isprintable():
             raise SpecError(field, f"{name!r} is no name")
@@ -156,7 +156,8 @@ def check_role_names(role: Role, field: str) -> None:
             raise SpecError(f"{field}.countables.{name}", "is asked of its node too")
 
 
-def _check_bounds(amount: Resources, field: str) -> None:
+def check_amount(amount: Resources, field: str) -> None:
+    """SpecError for an amount that is negative, too large to be counted, or of one GPU by name."""
     for name, units in amount:
         if device_index(name) is not None:
             raise SpecError(f"{field}.{name}", f"names one GPU of a node; ask for {GPU}, the scheduler chooses which")

@@ -6,6 +6,7 @@ of them is worked out here from the plan's own books, which nobody changes any m
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -56,7 +57,24 @@ class Lazy(Mapping[WorkloadId, V]):
         return repr(dict(self))
 
 
-class WaitBook(Lazy[tuple[Wait, ...]]):
+class Listed(Lazy[V]):
+    """One that has a list of all of them."""
+
+    @abstractmethod
+    def _all(self) -> Mapping[WorkloadId, object]:
+        """All that wait, in order."""
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._all()
+
+    def __iter__(self) -> Iterator[WorkloadId]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+class WaitBook(Listed[tuple[Wait, ...]]):
     """All reasons of each workload that does not start; first those that have their own, then line by line."""
 
     def __init__(self) -> None:
@@ -104,40 +122,25 @@ class WaitBook(Lazy[tuple[Wait, ...]]):
         more = self._more.get(id)
         return (*waits, *more) if more else waits
 
-    def __contains__(self, id: object) -> bool:
-        return id in self._all()
-
-    def __iter__(self) -> Iterator[WorkloadId]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
 
 @dataclass(eq=False)
-class Estimates(Lazy[float | None]):
+class Estimates(Listed[float | None]):
     """When each of those that wait should start, None where nothing is known."""
 
     book: WaitBook
     known: dict[WorkloadId, float] = field(default_factory=dict)
+
+    def _all(self) -> WaitBook:
+        return self.book
 
     def __getitem__(self, id: WorkloadId) -> float | None:
         if id not in self.book:
             raise KeyError(id)
         return self.known.get(id)
 
-    def __contains__(self, id: object) -> bool:
-        return id in self.book
-
-    def __iter__(self) -> Iterator[WorkloadId]:
-        return iter(self.book)
-
-    def __len__(self) -> int:
-        return len(self.book)
-
 
 @dataclass(eq=False)
-class Positions(Lazy[int]):
+class Positions(Listed[int]):
     """The place of each of those that wait, from 1; `order` gives all of them in order."""
 
     order: Callable[[], Iterator[WorkloadId]]
@@ -151,15 +154,6 @@ class Positions(Lazy[int]):
 
     def __getitem__(self, id: WorkloadId) -> int:
         return self._all()[id]
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._all()
-
-    def __iter__(self) -> Iterator[WorkloadId]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
 
 
 class Overlaid(Lazy[tuple[Wait, ...]]):
