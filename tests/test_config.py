@@ -219,6 +219,16 @@ def test_a_cluster_document_gives_pools_and_knobs() -> None:
     assert settings.profile.knobs == {"lease_s": 20.0, "grow_cooldown_s": 60.0, "preemption": False}
 
 
+@pytest.mark.parametrize(
+    ("policies", "name"), [({"name": "mine"}, "mine"), ({"preset": "kai"}, "kai"), ({}, "default")]
+)
+def test_a_profile_has_its_own_name_or_that_of_its_preset(policies: dict[str, str], name: str) -> None:
+    value = {"apiVersion": "rayorch/v1", "kind": "Cluster", "metadata": {"name": "c"}, "spec": {"policies": policies}}
+    document = parse_document(value)
+    assert isinstance(document, ClusterDocument)
+    assert load_profile(document.to_core().profile).name == name
+
+
 def test_without_an_id_the_name_is_the_id_and_with_one_it_is_not() -> None:
     value = _workload()
     assert _core(value).id == "w"  # type: ignore[attr-defined]

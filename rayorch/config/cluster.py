@@ -183,9 +183,9 @@ class ClusterDocument(Model):
             knob if knob in FACTORS else f"{knob}_s": value
             for knob, value in self.spec.timing.model_dump(exclude_none=True).items()
         }
-        for name in ("preemption", "even_growth"):
-            if (value := getattr(self.spec, name)) is not None:
-                knobs[name] = value
+        for knob in ("preemption", "even_growth"):
+            if (value := getattr(self.spec, knob)) is not None:
+                knobs[knob] = value
         pools = tuple(_pool(pool, f"spec.nodePools[{n}]") for n, pool in enumerate(self.spec.node_pools))
         names = [pool.name for pool in pools]
         for n, pool_name in enumerate(names):
