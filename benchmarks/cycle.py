@@ -69,8 +69,8 @@ class Planner:
         return made, time.thread_time() - began
 
 
-def play(crowd: Crowd, turns: int, ends: int, changed: int, profiler: cProfile.Profile | None = None) -> Played:
-    """Turn after turn: `ends` gangs end, and new ones come, so that as many wait as before and `changed` differ."""
+def play(crowd: Crowd, turns: int, ends: int, profiler: cProfile.Profile | None = None) -> Played:
+    """Turn after turn: `ends` gangs end, and new ones come, so that as many wait as before."""
     planner = Planner()
     waiting = crowd.waiting
     made, first_s = planner.turn(crowd)
@@ -104,7 +104,7 @@ def say_played(name: str, played: Played) -> None:
 def rate(mix: Mix, nodes: int, turns: int) -> float:
     """Starts a second of planning, where a tenth of what runs ends in each turn and as much waits as before."""
     crowd = Crowd.of(nodes, 10 * nodes, mix=mix)
-    played = play(crowd, turns, len(crowd.held) // 10, 0)
+    played = play(crowd, turns, len(crowd.held) // 10)
     say_played(f"a tenth ends in each turn, {'gangs' if mix is MIX else 'single GPUs'}", played)
     return sum(played.starts) / sum(played.took_s)
 
@@ -137,7 +137,7 @@ def main() -> int:
     profiler = cProfile.Profile() if given.profile else None
     crowd = Crowd.of(given.nodes, given.pending)
     total = len(crowd.workloads)
-    small = play(crowd, given.turns, int(total * CHANGED / 3), int(total * CHANGED), profiler)
+    small = play(crowd, given.turns, int(total * CHANGED / 3), profiler)
     say_played(f"{given.pending} wait on {given.nodes} nodes", small)
     if profiler is not None:
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(45)
@@ -147,7 +147,7 @@ def main() -> int:
     figures["singles_per_s"] = rate(SINGLES, given.nodes, given.rounds)
     crowd = Crowd.of(given.large, 10 * given.large, LARGE_TREE)
     total = len(crowd.workloads)
-    large = play(crowd, given.large_turns, int(total * CHANGED / 3), int(total * CHANGED))
+    large = play(crowd, given.large_turns, int(total * CHANGED / 3))
     say_played(f"{10 * given.large} wait on {given.large} nodes", large)
     figures["s_10k_nodes"] = max(large.took_s)
     figures["preempt_ms_10k_nodes"] = max(preemptions(crowd, len(MIX) - 3)) * 1000

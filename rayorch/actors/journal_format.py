@@ -9,22 +9,7 @@ from dataclasses import dataclass
 
 from rayorch.core.codec import FORMAT_VERSION, Json, encode, encode_in_parts, from_data, parse
 from rayorch.core.errors import ClusterError, SpecError
-from rayorch.core.events import (
-    CountablesSet,
-    CronDeleted,
-    CronLooked,
-    CronSet,
-    Event,
-    Forgotten,
-    HalfLifeSet,
-    NodeCordoned,
-    NodeUncordoned,
-    QueueDeleted,
-    QueueSet,
-    ReservationDeleted,
-    ReservationSet,
-    Submitted,
-)
+from rayorch.core.events import Event, workload_of
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -78,27 +63,7 @@ class Entry:
 
 def entry_of(event: Event) -> Entry:
     """The event as text. SpecError when a part of it has no place in the format."""
-    match event:
-        case Submitted():
-            workload = str(event.spec.id)
-        case (
-            QueueSet()
-            | QueueDeleted()
-            | CronSet()
-            | CronDeleted()
-            | CronLooked()
-            | ReservationSet()
-            | ReservationDeleted()
-            | CountablesSet()
-            | NodeCordoned()
-            | NodeUncordoned()
-            | HalfLifeSet()
-            | Forgotten()
-        ):
-            workload = ""
-        case _:
-            workload = str(event.workload)
-    return Entry(workload, encode(event))
+    return Entry(str(workload_of(event) or ""), encode(event))
 
 
 def value_of(version: int, body: str, migrations: Mapping[int, Migration] = MIGRATIONS) -> object:

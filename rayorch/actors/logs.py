@@ -69,6 +69,8 @@ class LogFiles:
         """The offset after the last byte; 0 when nothing was written."""
         path = self.path(workload, attempt)
         if path not in self._sizes:
+            if not path.parent.is_dir():
+                return 0  # nothing to remember of one that never wrote
             self._sizes[path] = _base(path) + _length(path)
         return self._sizes[path]
 
@@ -139,9 +141,9 @@ class LogFiles:
             return  # an entry of an array that never ran
         for path in [path for path in self._sizes if path.parent == folder]:
             del self._sizes[path]
-        for file in sorted(folder.glob("*")) if folder.is_dir() else []:
+        for file in sorted(folder.glob("*")):
             file.unlink()
-        if folder.is_dir() and folder != self._folder:
+        if folder != self._folder:
             folder.rmdir()
 
     def prune(self, now_s: float) -> None:

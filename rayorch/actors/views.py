@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rayorch.core.arrays import waiting_count
-from rayorch.core.budgets import burn, next_period_s, settled, spent_at_s
+from rayorch.core.budgets import BudgetUse, burn, next_period_s, settled, spent_at_s
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Wait, WaitReason
 from rayorch.core.ordering import OrderView, order_words
@@ -17,6 +17,7 @@ from rayorch.core.sharing import device_shares
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     Allocation,
+    Budget,
     Member,
     NodeId,
     NodeSpec,
@@ -107,12 +108,20 @@ def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
         for queue in quota.path(workload.spec.queue):
             inside[queue.id].append(workload)
     lately = used_below(snapshot.history, snapshot.now_s)
-    rows = (_queue_row(queue, used, inside[queue.id], snapshot) for queue in snapshot.queues)
-    return tuple(replace(row, lately_gpu_s=lately.get(row.spec.id, 0.0)) for row in rows)
+    uses = {use.queue: use for use in snapshot.budgets}
+    return tuple(
+        _queue_row(queue, used, inside[queue.id], snapshot, uses.get(queue.id), lately.get(queue.id, 0.0))
+        for queue in snapshot.queues
+    )
 
 
 def _queue_row(
-    queue: QueueSpec, used: Mapping[QueueId, Resources], ours: Sequence[Workload], snapshot: Snapshot
+    queue: QueueSpec,
+    used: Mapping[QueueId, Resources],
+    ours: Sequence[Workload],
+    snapshot: Snapshot,
+    use: BudgetUse | None,
+    lately_gpu_s: float,
 ) -> QueueRow:
     mine = used[queue.id]
     pending = [w for w in ours if w.state is State.PENDING]
@@ -131,12 +140,12 @@ def _queue_row(
         pending=sum(waiting_count(w) for w in pending),
         running=len(ours) - len(pending),
         oldest_pending_s=max((snapshot.now_s - w.submitted_s for w in pending), default=None),
-        budget=_budget_row(queue, snapshot),
+        budget=_budget_row(use, queue.budget, snapshot.now_s),
+        lately_gpu_s=lately_gpu_s,
     )
 
 
-def _budget_row(queue: QueueSpec, snapshot: Snapshot) -> BudgetRow | None:
-    use, budget, now_s = next((b for b in snapshot.budgets if b.queue == queue.id), None), queue.budget, snapshot.now_s
+def _budget_row(use: BudgetUse | None, budget: Budget | None, now_s: float) -> BudgetRow | None:
     if use is None or budget is None:
         return None
     now = settled(use, budget, now_s)

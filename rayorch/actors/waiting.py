@@ -5,22 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from rayorch.core.events import (
-    CountablesSet,
-    CronDeleted,
-    CronLooked,
-    CronSet,
-    Event,
-    Forgotten,
-    HalfLifeSet,
-    NodeCordoned,
-    NodeUncordoned,
-    QueueDeleted,
-    QueueSet,
-    ReservationDeleted,
-    ReservationSet,
-    Submitted,
-)
+from rayorch.core.events import Event, workload_of
 from rayorch.core.types import WorkloadId
 
 
@@ -33,7 +18,7 @@ class Waiters:
     def wake(self, events: Iterable[Event]) -> None:
         """These events are durable: whoever waits for their workloads looks again."""
         for event in events:
-            workload = _workload_of(event)
+            workload = workload_of(event)
             if workload is not None:
                 for future in self._waiting.pop(workload, ()):
                     if not future.done():
@@ -57,26 +42,3 @@ class Waiters:
             others.discard(future)
             if not others:
                 del self._waiting[workload]
-
-
-def _workload_of(event: Event) -> WorkloadId | None:
-    match event:
-        case Submitted(spec=spec):
-            return spec.id
-        case (
-            QueueSet()
-            | QueueDeleted()
-            | CronSet()
-            | CronDeleted()
-            | CronLooked()
-            | ReservationSet()
-            | ReservationDeleted()
-            | CountablesSet()
-            | NodeCordoned()
-            | NodeUncordoned()
-            | HalfLifeSet()
-            | Forgotten()
-        ):
-            return None
-        case _:
-            return event.workload

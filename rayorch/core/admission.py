@@ -175,9 +175,9 @@ def _always_needed(spec: WorkloadSpec) -> tuple[Role, ...]:
 
 def _parts(spec: WorkloadSpec, needed: tuple[Role, ...]) -> Iterator[tuple[str, WorkloadSpec]]:
     """(field, it alone as a gang) of every group and segment that must lie in one domain."""
+    above = _groups_above(spec)
     for n, group in enumerate(spec.groups):
-        inside = {entry.name for entry in spec.groups if _lies_in(spec, entry.name, group.name)}
-        roles = tuple(role for role in needed if role.group in inside)
+        roles = tuple(role for role in needed if group.name in above[role.name])
         if group.topology.required is not None and roles:
             yield f"groups[{n}].topology.required", replace(spec, roles=roles, groups=(), topology=group.topology)
     for role in needed:
@@ -187,11 +187,16 @@ def _parts(spec: WorkloadSpec, needed: tuple[Role, ...]) -> Iterator[tuple[str, 
             yield f"roles.{role.name}.segments[{n}].level", replace(spec, roles=one, groups=(), topology=topology)
 
 
-def _lies_in(spec: WorkloadSpec, group: str, outer: str) -> bool:
-    parents = {entry.name: entry.parent for entry in spec.groups}
-    while group and group != outer:
-        group = parents.get(group, "")
-    return group == outer
+def _groups_above(spec: WorkloadSpec) -> dict[str, set[str]]:
+    """The groups that each role lies in, from its own outwards."""
+    parents = {group.name: group.parent for group in spec.groups}
+    above: dict[str, set[str]] = {}
+    for role in spec.roles:
+        found, at = above.setdefault(role.name, set()), role.group
+        while at:
+            found.add(at)
+            at = parents.get(at, "")
+    return above
 
 
 def _no_domain(spec: WorkloadSpec, shapes: tuple[NodeShape, ...], model: str = "") -> AdmissionError | None:

@@ -247,3 +247,27 @@ Event = (
     | NodeUncordoned
     | HalfLifeSet
 )
+
+
+def workload_of(event: Event) -> WorkloadId | None:
+    """The workload that an event is about; None for one about anything else, or about many."""
+    match event:
+        case Submitted(spec=spec):
+            return spec.id
+        case (
+            QueueSet()
+            | QueueDeleted()
+            | CronSet()
+            | CronDeleted()
+            | CronLooked()
+            | ReservationSet()
+            | ReservationDeleted()
+            | CountablesSet()
+            | NodeCordoned()
+            | NodeUncordoned()
+            | HalfLifeSet()
+            | Forgotten()
+        ):
+            return None
+        case _:
+            return event.workload

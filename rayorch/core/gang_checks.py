@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rayorch.core.errors import SpecError
-from rayorch.core.gang_shape import GroupSpec, JointGang, Segment, TopologyRequest
+from rayorch.core.gang_shape import GroupSpec, JointGang, Segment
 from rayorch.core.types import Kind, Role, WorkloadSpec
-from rayorch.core.wellformed import check_text, check_whole
+from rayorch.core.wellformed import check_text, check_topology, check_whole
 
 MAX_GROUPS = 1_000
 MAX_DEPTH = 8
@@ -22,7 +22,6 @@ MAX_NAME = 128
 
 def check_gang(spec: WorkloadSpec) -> None:
     """SpecError with the path of the first field of groups, segments or joint that can't be right."""
-    _check_topology(spec.topology, "topology")
     if not isinstance(spec.groups, tuple):
         raise SpecError("groups", f"must be a tuple of groups, got {type(spec.groups).__name__}")
     if len(spec.groups) > MAX_GROUPS:
@@ -42,17 +41,6 @@ def check_gang(spec: WorkloadSpec) -> None:
         raise SpecError("groups", "the gang could start without any member")
 
 
-def _check_topology(topology: TopologyRequest, field: str) -> None:
-    if not isinstance(topology, TopologyRequest):
-        raise SpecError(field, f"must be a TopologyRequest, got {topology!r}")
-    for name in ("required", "preferred"):
-        level = getattr(topology, name)
-        if level is not None:
-            check_text(level, f"{field}.{name}")
-    if not isinstance(topology.balanced, bool):
-        raise SpecError(f"{field}.balanced", f"must be true or false, got {topology.balanced!r}")
-
-
 def _check_group_types(group: GroupSpec, field: str) -> None:
     if not isinstance(group, GroupSpec):
         raise SpecError(field, f"must be a group, got {group!r}")
@@ -60,7 +48,7 @@ def _check_group_types(group: GroupSpec, field: str) -> None:
     check_text(group.parent, f"{field}.parent")
     if group.min_children is not None:
         check_whole(group.min_children, f"{field}.min_children")
-    _check_topology(group.topology, f"{field}.topology")
+    check_topology(group.topology, f"{field}.topology")
 
 
 def _check_name(value: object, field: str) -> None:

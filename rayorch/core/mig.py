@@ -23,11 +23,6 @@ class Profile:
     starts: tuple[int, ...]
     most: int = 8
 
-    @property
-    def compute(self) -> int:
-        """Its compute slices: 3 of 3g.40gb."""
-        return int(self.name[0])
-
 
 @dataclass(frozen=True, slots=True)
 class Instance:

@@ -133,12 +133,8 @@ class Column:
         while node != TOP:
             self.used[node] += amount
             node = self.parents[node]
-        node, rise = queue, amount
-        while node != TOP and rise:
-            self.inner[node] += rise
-            rise = max(self.limits.keep[node], self.inner[node]) - self.reserved[node]
-            self._rise_here(node, rise)
-            node = self.parents[node]
+        self.inner[queue] += amount
+        self._rise(queue, max(self.limits.keep[queue], self.inner[queue]) - self.reserved[queue])
 
     def _rise(self, node: int, rise: int) -> None:
         """What the queue reserves grows, and with it what its parents hold."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rayorch.core.mig import Instance, MigModel, arrange, mig_model
 from rayorch.core.room import Room
-from rayorch.core.sharing import device_need, mig_profile
+from rayorch.core.sharing import compute_slices, device_need, mig_profile, mig_resource
 from rayorch.core.types import UNIT, Allocation, NodeId, NodeSpec, Resources, State, Workload, WorkloadId, WorkloadSpec
 
 
@@ -36,7 +36,7 @@ class Cut:
     @property
     def steps(self) -> tuple[str, ...]:
         """What an operator does, in order."""
-        profiles = ",".join(i.profile for i in sorted(self.after, key=lambda i: (-int(i.profile[0]), i.start)))
+        profiles = ",".join(i.profile for i in sorted(self.after, key=lambda i: (-compute_slices(i.profile), i.start)))
         waits = f"wait until the {self.others} seats on its other GPUs are left" if self.others else ""
         steps = (
             f"rayorch cordon {self.name} --reason 'cutting a GPU anew'",
@@ -196,14 +196,14 @@ def _close(books: _Books, gpu: _Gpu) -> None:
     layout = books.room.slot(gpu.node.id).layout
     for position, pci in enumerate(layout.gpus):
         if pci == gpu.pci:
-            gone = Resources.of_units({f"mig-{layout.profiles[position]}": -UNIT})
+            gone = Resources.of_units({mig_resource(layout.profiles[position]): -UNIT})
             books.room.give(gpu.node.id, gone, (layout.indices[position],))
 
 
 def _cut(gpu: _Gpu, seats: Mapping[NodeId, int]) -> Cut:
     """The whole GPU: what is wanted, then as many of its former instances as still have a place, the large first."""
     names = gpu.wanted
-    for profile in sorted(gpu.before, key=lambda name: (-int(name[0]), name)):
+    for profile in sorted(gpu.before, key=lambda name: (-compute_slices(name), name)):
         more = tuple(sorted((*names, profile)))
         spare = gpu.before.count(profile) > names.count(profile) - gpu.wanted.count(profile)
         if spare and arrange(gpu.model, more) is not None:

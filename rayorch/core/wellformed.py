@@ -37,12 +37,7 @@ def check_types(spec: WorkloadSpec) -> None:
     for field in ("preemptible", "resizable"):
         if not isinstance(getattr(spec, field), bool):
             raise SpecError(field, f"must be true or false, got {getattr(spec, field)!r}")
-    if not isinstance(spec.topology, TopologyRequest):
-        raise SpecError("topology", f"must be a TopologyRequest, got {spec.topology!r}")
-    for field in ("required", "preferred"):
-        level = getattr(spec.topology, field)
-        if level is not None:
-            check_text(level, f"topology.{field}")
+    check_topology(spec.topology, "topology")
     check_accelerators(spec.accelerators, "accelerators")
     if not isinstance(spec.any_model, bool):
         raise SpecError("any_model", f"must be true or false, got {spec.any_model!r}")
@@ -51,6 +46,18 @@ def check_types(spec: WorkloadSpec) -> None:
     for n, role in enumerate(spec.roles):
         _check_role_types(role, f"roles[{n}]")
     Payload.of_text(spec.payload)  # whoever lists workloads reads it
+
+
+def check_topology(topology: TopologyRequest, field: str) -> None:
+    """SpecError unless it is one whose levels are text."""
+    if not isinstance(topology, TopologyRequest):
+        raise SpecError(field, f"must be a TopologyRequest, got {topology!r}")
+    for name in ("required", "preferred"):
+        level = getattr(topology, name)
+        if level is not None:
+            check_text(level, f"{field}.{name}")
+    if not isinstance(topology.balanced, bool):
+        raise SpecError(f"{field}.balanced", f"must be true or false, got {topology.balanced!r}")
 
 
 def check_accelerators(models: tuple[str, ...], field: str) -> None:

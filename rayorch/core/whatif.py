@@ -255,16 +255,16 @@ def start_interval(snapshot: Snapshot, profile: Profile, id: WorkloadId) -> Inte
     turn of the planner would start it. Those ahead that would have ended again by then still count as running, so that
     it is rather late than early.
     """
-    likely = _first_start(snapshot, profile, id, _ends(snapshot, 0))
+    known = Forecast(snapshot.history, snapshot.now_s)
+    likely = _first_start(snapshot, profile, id, _ends(snapshot, known, 0))
     if likely is None:
         return None
-    late = _first_start(snapshot, profile, id, _ends(snapshot, 1))
+    late = _first_start(snapshot, profile, id, _ends(snapshot, known, 1))
     return Interval(likely, max(likely, late if late is not None else likely))
 
 
-def _ends(snapshot: Snapshot, which: int) -> list[tuple[float, WorkloadId]]:
+def _ends(snapshot: Snapshot, known: Forecast, which: int) -> list[tuple[float, WorkloadId]]:
     """When each running workload should end, the first first; those of which nothing is known never do."""
-    known = Forecast(snapshot.history, snapshot.now_s)
     found: list[tuple[float, WorkloadId]] = []
     for workload in snapshot.workloads:
         if workload.state is State.STOPPING and workload.stop is not None:

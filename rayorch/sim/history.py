@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from rayorch.core.events import (
     AttemptEnded,
@@ -21,17 +21,8 @@ from rayorch.core.events import (
 )
 from rayorch.core.lifecycle import Move
 from rayorch.core.reports import CheckpointCommitted
-from rayorch.core.types import NodeId, QueueId, Resources, State, Workload, WorkloadId
-from rayorch.sim.checkers import EVICTIONS, Violation, check_quota_charge
-
-
-def check_history(
-    events: Iterable[Event], workloads: Mapping[WorkloadId, Workload], used: Mapping[QueueId, Resources]
-) -> tuple[Violation, ...]:
-    """All that needs the journal: `workloads` and `used` (per queue, its subtree) are the queue owner's state now."""
-    watch = HistoryWatch()
-    found = [violation for event in events for violation in watch.take(event)]
-    return (*found, *watch.now(workloads), *check_quota_charge(workloads, used))
+from rayorch.core.types import NodeId, State, Workload, WorkloadId
+from rayorch.sim.checkers import EVICTIONS, Violation
 
 
 class HistoryWatch:

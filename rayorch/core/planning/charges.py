@@ -12,19 +12,20 @@ from rayorch.core.types import Member, Resources, Workload, charge_of, gpus_of_m
 
 def fits_quota(claim: Claim, *quotas: Quota) -> bool:
     """Whether the claim's queue and its owner may take it, by all of these books."""
+    wants = _wants(claim)
     return all(
-        quota.fits(claim.queue, amount, owner, attempts)
-        for quota in quotas
-        for owner, amount, attempts in _wants(claim)
+        quota.fits(claim.queue, amount, owner, attempts) for quota in quotas for owner, amount, attempts in wants
     )
 
 
 def _wants(claim: Claim) -> list[tuple[str, Resources, int]]:
     """What the claim asks of each owner's limits; all of it, then what is of each owner alone."""
+    if not claim.parts:
+        return [(claim.owner, claim.resources, claim.attempts)]
     whole = [(claim.owner, claim.resources, claim.attempts)]
     owners = sorted({part.owner for part in claim.parts})
     if len(owners) < 2:
-        return [(claim.owner, claim.resources, max(1, len(claim.parts)) if claim.parts else claim.attempts)]
+        return [(claim.owner, claim.resources, len(claim.parts))]
     for owner in owners:
         ours = [part for part in claim.parts if part.owner == owner]
         whole.append((owner, total(part.resources for part in ours), len(ours)))

@@ -72,14 +72,16 @@ def defragment(draft: Draft) -> None:
         nodes = {member.node for member in move.members}
         if len(nodes) == 1:
             by_node.setdefault(nodes.pop(), []).append(move)
+    if not by_node:
+        return
     room = draft.soon.room
     total = {node: draft.facts.nodes[node].total.gpu_units for node in by_node}
+    whole = {id for id in draft.facts.topology.nodes if room.gpu_units(id) == draft.facts.nodes[id].total.gpu_units}
     for node in sorted(by_node, key=lambda node: (total[node] - room.gpu_units(node), node)):
         moves, gain_gpu_s = by_node[node], knobs.whole_node_worth_s * total[node] / UNIT
         used = sum(member.bundle.gpu_units for move in moves for member in move.members)
         if used != total[node] - room.gpu_units(node) or sum(move.cost_gpu_s for move in moves) >= gain_gpu_s:
             continue  # somebody else holds a part of it, or it costs too much
-        whole = {id for id in draft.facts.topology.nodes if room.gpu_units(id) == draft.facts.nodes[id].total.gpu_units}
         seats = _seated(draft, None, moves, frozenset({node, *whole}))
         if seats is not None:
             _order(draft, None, tuple(moves), seats, gain_gpu_s)

@@ -342,8 +342,9 @@ class Memory:
             workload, amount = self._charged.pop(id)
             self.quota.refund(workload.spec.queue, amount, workload.spec.owner, 1)
             queue = workload.spec.queue
-            self._live_in[queue] = {k: w for k, w in self._live_in[queue].items() if k != id}
-            if not self._live_in[queue]:
+            live = self._live_in[queue]
+            del live[id]
+            if not live:
                 del self._live_in[queue]
         self._leaving.pop(id, None)
         self.demands.pop(id, None)
@@ -361,7 +362,7 @@ class Memory:
         insort(self._live_ids, id)
         self._charged[id] = (workload, amount)
         self.quota.charge(queue, amount, workload.spec.owner, 1)
-        self._live_in[queue] = {**self._live_in.get(queue, {}), id: workload}
+        self._live_in.setdefault(queue, {})[id] = workload
         self._quiet[id] = quiet_until_s(workload, allocation, profile)
         gone = leaving_of(workload, allocation)
         if gone is not None:
@@ -392,7 +393,7 @@ class Memory:
             repairs=broken,
             joint=sorted(self._joint),
             strictness={id: spec.strict for id, spec in self.queues.items()},
-            live_in={queue: live.values() for queue, live in self._live_in.items()},
+            live_in={queue: tuple(live.values()) for queue, live in self._live_in.items()},
             budgets={use.queue: use for use in snapshot.budgets},
             live_ids=tuple(self._live_ids),
             uneasy=self._uneasy(snapshot.now_s),

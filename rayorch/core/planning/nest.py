@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 from rayorch.core.planning import segments
 from rayorch.core.planning.groups import Cell
 from rayorch.core.planning.index import EVERYWHERE as EVERYWHERE
-from rayorch.core.room import Room
 from rayorch.core.topology import NODE_LEVEL, Domain, Topology
-from rayorch.core.types import CPU, GPU, UNIT, NodeId, Resources, TopologyRequest
+from rayorch.core.types import CPU, NodeId, Resources, TopologyRequest
 
 if TYPE_CHECKING:
     from rayorch.core.planning.seats import Search
@@ -334,7 +333,7 @@ def times(unit: Unit, domain: Domain, search: Search, limit: int) -> int:
     if isinstance(unit, Resources):
         if search.view is not None and search.topology.is_whole(domain):
             return min(limit, search.view.count(unit, search.model, domain))
-        return _seats(unit, domain.nodes, search, limit)
+        return count_fitting(unit, domain.nodes, search, limit)
     level = unit.topology.required
     if level is None or level == domain.level:
         return _cells(unit, domain, search, limit)
@@ -363,33 +362,12 @@ def _cells(cell: Cell, domain: Domain, search: Search, limit: int) -> int:
     return count
 
 
-def _seats(bundle: Resources, nodes: Sequence[NodeId], search: Search, limit: int) -> int:
+def count_fitting(bundle: Resources, nodes: Sequence[NodeId], search: Search, limit: int) -> int:
+    """How many such bundles the open ones of these nodes would take, at most `limit`."""
     count = 0
     for node in nodes:
-        if count >= limit:
-            break
         if search.takes(node, bundle):
-            count += min(_on_node(bundle, node, room, limit - count) for room in search.rooms)
-    return min(count, limit)
-
-
-def _on_node(bundle: Resources, node: NodeId, room: Room, limit: int) -> int:
-    """How many such bundles fit the node, which takes one: counted where only amounts matter, else tried."""
-    slot = room.slot(node)
-    count = limit
-    for name, n in bundle:
-        if name == GPU and n % UNIT == 0:
-            count = min(count, slot.devices.count(UNIT) // (n // UNIT))
-        elif name in slot.amounts:
-            count = min(count, slot.amounts[name] // n)
-        else:
-            return _tried(bundle, node, room, limit)
-    return count
-
-
-def _tried(bundle: Resources, node: NodeId, room: Room, limit: int) -> int:
-    scratch, count = room.copy(), 0
-    while count < limit and scratch.fits(node, bundle):
-        scratch.take(node, bundle)
-        count += 1
+            count += min(room.pieces(node, bundle) for room in search.rooms)
+            if count >= limit:
+                return limit
     return count

@@ -192,17 +192,6 @@ def fill(
     return tuple(node for position in range(len(bundles)) for node in found[position])
 
 
-def count_fitting(bundle: Resources, search: Search, limit: int) -> int:
-    """How many such bundles the open nodes would take, at most `limit`: the number behind "fragmented"."""
-    count = 0
-    for node in search.topology.nodes:
-        if search.takes(node, bundle):
-            count += min(room.pieces(node, bundle) for room in search.rooms)
-            if count >= limit:
-                return limit
-    return count
-
-
 def free_total(search: Search, name: str) -> int:
     """All that is free of a resource on nodes that take new members; of GPUs only those of the search's model."""
     if name == GPU:

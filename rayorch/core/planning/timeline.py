@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -43,7 +43,7 @@ class Timeline:
         self._forecast = Forecast(facts.snapshot.history, facts.now_s)
         self._learned = bool(facts.snapshot.history.classes)
         self._running: dict[WorkloadId, float] | None = None
-        self._releases = self._of(draft)
+        self._releases: list[Release] = []
         self._started = -1
 
     def longest_s(self, workload: Workload) -> float | None:
@@ -133,10 +133,7 @@ class _Probe:
     def fits(self, at_s: float) -> tuple[NodeId, ...] | None:
         """The nodes that take the shape then."""
         self.count += 1
-        until = bisect_left(self._times, at_s)
-        while until < len(self._times) and self._times[until] <= at_s:
-            until += 1
-        room = freed(self._draft.soon.room, self._releases[:until])
+        room = freed(self._draft.soon.room, self._releases[: bisect_right(self._times, at_s)])
         return find(self._shape, replace(self._draft.search(room), view=None))
 
 

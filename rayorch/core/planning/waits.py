@@ -18,7 +18,8 @@ from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.device_waits import device_waits
 from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.group_waits import lacks
-from rayorch.core.planning.seats import Search, count_fitting, fill, find, free_total
+from rayorch.core.planning.nest import count_fitting
+from rayorch.core.planning.seats import Search, fill, find, free_total
 from rayorch.core.planning.set_aside import opened
 from rayorch.core.quota import LimitKind, Shortage
 from rayorch.core.room import Room
@@ -214,7 +215,7 @@ def _lacks(draft: Draft, shape: Shape, search: Search) -> list[Wait]:
     if found or find(shape, search) is not None:
         return found
     for bundle, count in shape.bundles:
-        fitting = count_fitting(bundle, search, count)
+        fitting = count_fitting(bundle, search.topology.nodes, search, count)
         if fitting < count:
             size = ", ".join(f"{_amount(n)} {name}" for name, n in bundle)
             detail = f"{count} pieces of {size} are needed, {fitting} fit; what is free is in smaller pieces"

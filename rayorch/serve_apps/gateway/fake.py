@@ -17,7 +17,7 @@ from rayorch.core.cron import Cron, CronSpec, CronView
 from rayorch.core.decisions import Wait
 from rayorch.core.devices import NodeReading
 from rayorch.core.errors import AdmissionError, SpecError
-from rayorch.core.events import CancelRequested, Event, QueueSet, Submitted
+from rayorch.core.events import CancelRequested, Event, QueueSet, Submitted, workload_of
 from rayorch.core.planner import plan
 from rayorch.core.requests import (
     ACCEPTED,
@@ -226,7 +226,7 @@ class FakeBackend:
         found = [
             RecordedEvent(n, event)
             for n, event in enumerate(self.journal, start=1)
-            if n > request.cursor and request.workload in (None, _workload_of(event))
+            if n > request.cursor and request.workload in (None, workload_of(event))
         ]
         page = tuple(found[: request.limit])
         more = len(found) > len(page)
@@ -354,9 +354,3 @@ class FakeBackend:
     async def result(self, workload: WorkloadId) -> bytes | None:
         """From memory."""
         return self.results.get(workload)
-
-
-def _workload_of(event: Event) -> WorkloadId | None:
-    if isinstance(event, Submitted):
-        return event.spec.id
-    return getattr(event, "workload", None)

@@ -10,16 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rayorch.sim.conformance.cases import Case
-from rayorch.sim.conformance.pods import PENDING, PIPELINED, PLACED, RELEASING, World
+from rayorch.sim.conformance.pods import PENDING, PLACED, RELEASING, World
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The tasks that hold or will hold a place, those that lost theirs, and those that change it."""
+    """The tasks that hold or will hold a place, and those that lost theirs."""
 
     placed: frozenset[str]
     evicted: frozenset[str]
-    moved: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ def _effect(states: dict[str, tuple[str, bool]]) -> Effect:
     return Effect(
         placed=frozenset(id for id, (status, _) in states.items() if status in PLACED),
         evicted=frozenset(id for id, (status, ran) in states.items() if ran and status in (RELEASING, PENDING)),
-        moved=frozenset(id for id, (status, ran) in states.items() if ran and status == PIPELINED),
     )
 
 
