@@ -1,0 +1,95 @@
+"""What comes out of a run: what became of each job, the cluster over time, and the figures of the run itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayorch.core.types import NodeId, State
+
+Floats = NDArray[np.float64]
+
+
+class JobRun(NamedTuple):
+    """One stretch of a job on the same seats. `nodes`: each once, in order; `gpus`: held in all."""
+
+    from_s: float
+    to_s: float
+    nodes: tuple[NodeId, ...]
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What became of one job.
+
+    `gpus`: what it asked for in all. `started_s`: its first start; `ended_s`: when it ended for good; None: never, in
+    the time that was simulated. `runs`: every stretch that it held seats, in order; one that goes on at the end of the
+    simulated time ends there. `preemptions`: how often the planner stopped it and it had to wait again. `lost_gpu_s`:
+    GPU-seconds of work that had to be done again, and of starting over. `state`: SUCCEEDED when its work was done.
+    """
+
+    id: str
+    queue: str
+    user: str
+    name: str
+    gpus: float
+    submit_s: float
+    started_s: float | None
+    ended_s: float | None
+    runs: tuple[JobRun, ...] = ()
+    preemptions: int = 0
+    lost_gpu_s: float = 0.0
+    state: State = State.PENDING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """The cluster over time: from `times_s[i]` up to `times_s[i + 1]` the values at `i` held.
+
+    `allocated_gpus`: held by jobs. `capacity_gpus`: of the nodes that were up. `waiting_jobs`, `waiting_gpus`: of jobs
+    that had come and held nothing, with what they asked for. `fragmentation`: GPUs that are free and that a job drawn
+    from the trace could not use, where it was asked for.
+    """
+
+    times_s: Floats
+    allocated_gpus: Floats
+    capacity_gpus: Floats
+    waiting_jobs: Floats
+    waiting_gpus: Floats
+    fragmentation: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run has come. `now_s`: simulated time; `last_submit_s`: when the trace's last job comes."""
+
+    now_s: float
+    last_submit_s: float
+    ended: int
+    jobs: int
+    events: int
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """One run of a trace under a profile.
+
+    `records`: in the trace's order. `events`: submissions, starts and ends (of attempts). `turns`: calls of `plan()`.
+    `cpu_s`: of the loop. `log_sha256`: of everything that happened, in order: the same trace, nodes, profile, models
+    and seed give the same.
+    """
+
+    trace: str
+    profile: str
+    seed: int
+    records: tuple[JobRecord, ...]
+    series: Series
+    events: int
+    turns: int
+    cpu_s: float
+    log_sha256: str
