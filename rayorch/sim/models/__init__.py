@@ -1,0 +1,34 @@
+"""What the simulated world does that no policy decides: run times, restarts, failures, new nodes.
+
+Each model is a small frozen value. A live cluster *fits* them (`observed.fit` from its journal), a simulation *draws*
+from them, and each has a `misstated` knob that makes the policy believe something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayorch.sim.models.failures import FailureModel as FailureModel
+from rayorch.sim.models.failures import Fault as Fault
+from rayorch.sim.models.failures import FaultKind as FaultKind
+from rayorch.sim.models.failures import FaultLaw as FaultLaw
+from rayorch.sim.models.misstatement import Misstatement as Misstatement
+from rayorch.sim.models.provisioning import ProvisioningModel as ProvisioningModel
+from rayorch.sim.models.restart import RestartCost as RestartCost
+from rayorch.sim.models.restart import RestartModel as RestartModel
+from rayorch.sim.models.runtime import RuntimeModel as RuntimeModel
+from rayorch.sim.models.runtime import RunTimes as RunTimes
+from rayorch.sim.models.runtime import Told as Told
+from rayorch.sim.models.streams import stream as stream
+
+
+@dataclass(frozen=True, slots=True)
+class SimModels:
+    """The world of one run. The default: runs take what the trace says and are told so, restarts cost nothing,
+    nothing fails.
+    """
+
+    runtime: RuntimeModel = RuntimeModel()
+    restart: RestartModel = RestartModel()
+    failures: FailureModel = FailureModel()
+    provisioning: ProvisioningModel = ProvisioningModel()
