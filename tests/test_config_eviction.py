@@ -31,18 +31,31 @@ def test_every_knob_of_eviction_can_be_set_in_the_cluster_document() -> None:
         "movesPerTurn": 3,
         "saturation": 1.5,
         "consolidationVictims": -1,
+        "staleGrace": "never",
     }
     made = _document("Cluster", {"eviction": spec})
     assert isinstance(made, ClusterDocument)
     expected = EvictionKnobs(
-        (), 60.0, 10.0, True, False, 300.0, 120.0, 30.0, 3600.0, 3, saturation=1.5, consolidation_victims=-1
+        (),
+        60.0,
+        10.0,
+        True,
+        False,
+        300.0,
+        120.0,
+        30.0,
+        3600.0,
+        3,
+        saturation=1.5,
+        consolidation_victims=-1,
+        stale_grace_s=-1.0,
     )
     assert made.to_core().load_profile().eviction == expected
 
 
 def test_no_knob_is_forgotten_but_those_that_only_a_preset_sets() -> None:
     own = {f"{name}_s" if name in DURATIONS else name for name in EvictionSection.model_fields}
-    assert own | {"passes", "stale_grace_s"} == {field.name for field in fields(EvictionKnobs)}
+    assert own | {"passes"} == {field.name for field in fields(EvictionKnobs)}
 
 
 def test_what_is_left_out_stays_the_presets() -> None:
@@ -64,6 +77,14 @@ def test_a_workload_names_its_delay() -> None:
     made = _document("Workload", {"entrypoint": "true", "preemption": {"delay": "10m"}})
     assert isinstance(made, WorkloadDocument)
     assert made.to_core("me").preemption_delay_s == 600.0
+
+
+@pytest.mark.parametrize(("said", "meant"), [("90s", 90.0), ("never", -1.0)])
+def test_a_workload_names_how_long_it_may_lack_a_part(said: str, meant: float) -> None:
+    made = _document("Workload", {"entrypoint": "true", "preemption": {"staleGrace": said}})
+    assert made.to_core("me").stale_grace_s == meant
+    plain = _document("Workload", {"entrypoint": "true"})
+    assert plain.to_core("me").stale_grace_s is None
 
 
 def test_a_queue_names_weights_by_resource() -> None:

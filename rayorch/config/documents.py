@@ -24,6 +24,7 @@ from rayorch.config.fields import (
     Items,
     Model,
     Name,
+    Patience,
     Priority,
     QueuePath,
     Version,
@@ -91,14 +92,17 @@ class Gang(Model):
 
 
 class Preemption(Model):
-    """Whether it may be stopped for others, how long its last checkpoint may take, how long it is left alone; `delay`:
-    how long it waits for room before others are stopped for it.
+    """Whether it may be stopped for others, how long its last checkpoint may take, how long it is left alone.
+
+    `delay`: how long it waits for room before others are stopped for it. `stale_grace`: how long it runs below its
+    minimum before it is ended; left out: as the cluster says.
     """
 
     allowed: bool = True
     grace: Duration = 30.0
     min_runtime: Duration = 0.0
     delay: Duration = 0.0
+    stale_grace: Patience | None = None
 
 
 def _command(value: object) -> object:
@@ -185,6 +189,7 @@ class WorkloadDocument(Model):
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             preemption_delay_s=body.preemption.delay,
+            stale_grace_s=body.preemption.stale_grace,
             owner=owner,
             payload=payload.to_text(),
             **timing_of(body),
@@ -404,6 +409,7 @@ class ServeAppDocument(Model):
             grace_s=body.preemption.grace,
             min_runtime_s=body.preemption.min_runtime,
             preemption_delay_s=body.preemption.delay,
+            stale_grace_s=body.preemption.stale_grace,
             owner=owner,
             payload=payload.to_text(),
         )

@@ -6,9 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rayorch.config.fields import Duration, Model
+from rayorch.config.fields import Duration, Model, Patience
 
-DURATIONS = frozenset({"exempt", "start_worth", "whole_node_worth", "move_after_checkpoint", "move_cooldown"})
+DURATIONS = frozenset(
+    {"exempt", "start_worth", "whole_node_worth", "move_after_checkpoint", "move_cooldown", "stale_grace"}
+)
 """Knobs that are lengths of time: in core their names end in `_s`."""
 
 
@@ -25,6 +27,7 @@ class EvictionSection(Model):
     move_cooldown: Duration | None = None
     moves_per_turn: Annotated[int, Field(ge=0, le=1000)] | None = None
     saturation: Annotated[float, Field(ge=1, le=1000)] | None = None
+    stale_grace: Patience | None = None
     consolidation_victims: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
 
     def to_knobs(self) -> dict[str, float | bool]:

@@ -72,6 +72,10 @@ def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else _as_tuple(value)
 
 
+def _patience(value: object) -> object:
+    return -1.0 if value == "never" else duration_s(value)
+
+
 def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -86,6 +90,8 @@ Countables = Mapping[str, float]
 """Amounts of what the cluster has as a whole, by the names that its Cluster document gives them."""
 Duration = Annotated[float, BeforeValidator(duration_s)]
 """Seconds; written 120s, 30m, 24h."""
+Patience = Annotated[float, BeforeValidator(_patience)]
+"""The same, or `never`, which is -1."""
 Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 Items = Annotated[tuple[Item, ...], BeforeValidator(_as_tuple)]
 Accelerators = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]

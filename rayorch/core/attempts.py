@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rayorch.core.events import AttemptEnded, AttemptReady, CancelRequested, Reported, Resized, Started, StopOrdered
 from rayorch.core.lifecycle import Move, next_state
+from rayorch.core.minimum import is_whole
 from rayorch.core.reports import CheckpointCommitted, DemandReported, StepReported
 from rayorch.core.retries import counted
 from rayorch.core.service import attained_gpu_s, run_s, saved_s
@@ -88,6 +89,7 @@ def _started(workload: Workload, event: Started) -> Workload:
         lease_renewed_s=event.at_s,
         reason=event.reason,
         former=(),
+        short_since_s=None,
     )
 
 
@@ -99,10 +101,17 @@ def _resized(workload: Workload, event: Resized) -> Workload:
         resized_s=event.at_s,
         attained_gpu_s=attained_gpu_s(workload, event.at_s),
         reason=event.reason,
+        short_since_s=_short_since_s(workload, event),
     )
     if event.release_by_s is not None:
         resized = replace(resized, release_by_s=event.release_by_s, release_for=event.beneficiary)
     return _with_low_since(resized, event.at_s)
+
+
+def _short_since_s(workload: Workload, event: Resized) -> float | None:
+    if is_whole(workload.spec, dict(size_of(event.members))):
+        return None
+    return workload.short_since_s if workload.short_since_s is not None else event.at_s
 
 
 def _ended(workload: Workload, event: AttemptEnded) -> Workload:
@@ -118,6 +127,7 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         release_for=None,
         demand=None,
         demand_low_since_s=None,
+        short_since_s=None,
         lease_renewed_s=0.0,  # renewals are not journalled, so nothing of them may outlive the attempt
         exit_code=event.exit_code,
         attained_gpu_s=attained_gpu_s(workload, event.at_s),

@@ -26,6 +26,7 @@ from rayorch.core.planning.repair import breaking, keep_seats, return_seats, tak
 from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import scale
 from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_for, start_inside
+from rayorch.core.planning.stale import retire
 from rayorch.core.planning.upgrade import keep_promises, upgrade
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
@@ -90,6 +91,7 @@ def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -
     keep_seats(draft)
     if draft.timeline is not None:
         backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
+    retire(draft)  # 6 at last: who has lacked a part of its minimum for too long
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     upgrade(draft)  # and better GPU models
     defragment(draft)  # and whole nodes

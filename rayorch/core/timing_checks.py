@@ -21,6 +21,8 @@ def check_timing(spec: WorkloadSpec) -> None:
     for field in ("wall_limit_s", "expected_s", "preemption_delay_s"):
         if (value := getattr(spec, field)) is not None:
             check_seconds(value, field)
+    if spec.stale_grace_s is not None and spec.stale_grace_s != -1:  # -1: for ever
+        check_seconds(spec.stale_grace_s, "stale_grace_s")
     if spec.wall_limit_s == 0:
         raise SpecError("wall_limit_s", "must not be zero: it could never run")
     for field in ("begin_s", "deadline_s"):

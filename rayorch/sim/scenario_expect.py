@@ -38,12 +38,12 @@ class OneOf(Text):
 class Expect(Text):
     """What must be true. Only what is named is looked at.
 
-    Of workloads: `states`, `attempts`, `preemptions`, `failures`, `node_losses`, `start_failures`; `sizes`: members
-    that the attempt has. `waits`: reasons that must be among a workload's. `not_waits`: reasons that must not. `says`:
-    text in the detail of one of its waits, or in its reason once it has ended. `on`: the group on whose nodes all its
-    members are. `nodes_of`: the nodes that its members are on, each once. `within`: the topology level of which all
-    its members share one value. `apart`: two workloads that share no node. `unknown_workloads`: ids that nobody has
-    heard of. `one_of`: see OneOf.
+    Of workloads: `states`, `attempts`, `preemptions`, `failures`, `node_losses`, `start_failures`; `causes`: why its
+    last attempt was ended by us; `sizes`: members that the attempt has. `waits`: reasons that must be among a
+    workload's. `not_waits`: reasons that must not. `says`: text in the detail of one of its waits, or in its reason
+    once it has ended. `on`: the group on whose nodes all its members are. `nodes_of`: the nodes that its members are
+    on, each once. `within`: the topology level of which all its members share one value. `apart`: two workloads that
+    share no node. `unknown_workloads`: ids that nobody has heard of. `one_of`: see OneOf.
     Of the whole: `running`: how many run. `started`: who began an attempt so far, in this order. `evicted`: who was
     evicted at least once. `evictions`: how many evictions there were, at most. `charged`: GPUs by queue (or amounts by
     resource). `held`: GPUs in the allocator's books.
@@ -57,6 +57,7 @@ class Expect(Text):
     failures: dict[str, int] = {}
     node_losses: dict[str, int] = {}
     start_failures: dict[str, int] = {}
+    causes: dict[str, str] = {}
     sizes: dict[str, int] = {}
     waits: dict[str, list[str]] = {}
     not_waits: dict[str, list[str]] = {}
@@ -120,6 +121,10 @@ def _workloads(cluster: SimCluster, expect: Expect) -> Iterator[Finding]:
     for field, wanted in counts.items():
         for id, number in wanted.items():
             yield _equal(f"{field} of {id}", number, getattr(_of(cluster, id), field, None))
+    for id, cause in expect.causes.items():
+        found = _of(cluster, id)
+        last = found.last_cause if found is not None else None
+        yield _equal(f"cause of {id}'s last end", cause, last.value if last is not None else None)
     for id, number in expect.sizes.items():
         found = _of(cluster, id)
         yield _equal(f"members of {id}", number, len(found.placement) if found is not None else None)

@@ -682,3 +682,12 @@ def test_nothing_is_ordered_where_the_parts_of_a_gang_would_not_lie_together() -
     made = plan(world([group("g", 0)], [node("n", 2, "r0")], [pending("g", roles=(role,))]), DEFAULT)
     assert details(made) == ()
     assert reasons(made, "g")[0] is WaitReason.RESOURCES
+
+
+def test_what_is_ordered_stays_while_one_who_finds_no_place_would_use_it_if_others_sat_elsewhere() -> None:
+    # `any` comes first and takes the H100, the fuller node; `h` can use no other. With the A100 too both have a place.
+    a100 = coming(group("a", gpu=4, model="A100"), 1, 0, "any")
+    h100 = coming(group("h", gpu=2, model="H100"), 1, 0, "any")
+    work = [pending("any", gpu=2, submitted_s=0.0), pending("h", gpu=2, submitted_s=1.0, accelerators=("H100",))]
+    assert changes(decide([a100, h100], [], work)) == {}
+    assert changes(decide([a100, h100], [], work[:1])) == {"a": (1, 0)}

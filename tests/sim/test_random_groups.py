@@ -26,8 +26,6 @@ SEEDS = 60
 EVENTS = 120
 GROUPS = 20
 """Seeds are tested in so many groups: a test each would cost more in the test runner than in the simulation."""
-OPEN = (45,)
-"""Seeds that are known to fail; docs/scaling.md says how (the third of its known limits)."""
 
 PROFILE = replace(
     DEFAULT,
@@ -205,17 +203,10 @@ def end_of(sim: CheckedCluster) -> None:
 @pytest.mark.parametrize("part", range(GROUPS))
 def test_capacity_follows_the_gangs_whatever_happens(part: int) -> None:
     for seed in range(part, SEEDS, GROUPS):
-        if seed in OPEN:
-            continue
         try:
             end_of(random_life(seed))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-
-
-@pytest.mark.xfail(strict=True, reason="an order is cancelled although, with other seats for others, it would be used")
-def test_no_order_is_cancelled_that_would_be_used_if_others_sat_elsewhere() -> None:
-    end_of(random_life(OPEN[0]))
 
 
 def test_where_rays_autoscaler_decides_no_count_is_ever_patched() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rayorch.core.minimum import is_whole, minimums
 from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.growth import counts, growths, missing
 from rayorch.core.types import Member, NodeId, Role, Workload, WorkloadSpec
@@ -11,13 +12,7 @@ from rayorch.core.types import Member, NodeId, Role, Workload, WorkloadSpec
 
 def whole(spec: WorkloadSpec, members: tuple[Member, ...]) -> bool:
     """Whether the members make up the gang's minimum."""
-    have = counts(members)
-    return any(all(have.get(role, 0) >= least for role, least in way.items()) for way in minimums(spec))
-
-
-def minimums(spec: WorkloadSpec) -> tuple[Mapping[str, int], ...]:
-    """How many members of each role make up the gang; several ways where a group needs only some of what is in it."""
-    return tuple({r.name: r.min_count for r in spec.roles if r.name in way} for way in spec.needed)
+    return is_whole(spec, counts(members))
 
 
 def rank_of_size(spec: WorkloadSpec, members: tuple[Member, ...]) -> int:

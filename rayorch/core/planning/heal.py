@@ -134,6 +134,8 @@ def _lost(draft: Draft, workload: Workload, allocation: Allocation) -> _End | No
     now_s = draft.facts.now_s
     names = ", ".join(nodes[n].name if n in nodes else n for n in lost)
     cause = draft.facts.profile.recover(workload, allocation, tuple(lost), now_s)
+    if cause is None and not _can_leave(workload, kept, frozenset(lost)):
+        cause = StopCause.NODE_LOST  # whatever the policy says: a placement group that lost a node is not whole again
     if cause is not None:
         cost = draft.facts.profile.victims(workload, allocation, now_s)
         return _End(cause, f"node {names} was lost under it", now_s, cost)

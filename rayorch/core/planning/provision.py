@@ -16,6 +16,7 @@ from rayorch.core.planning.arrivals import idle_after_s
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.stock import Area, Cell, Leftover, LeftoverPool, Piece, Source, Trial, paths_of
+from rayorch.core.room import Room
 from rayorch.core.sharing import uses_devices
 from rayorch.core.slot import Slot
 from rayorch.core.topology import NODE_LEVEL
@@ -36,7 +37,9 @@ class Stock:
     there are idle nodes that could be given back, so that it matters who counts on them.
     """
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, room: Room | None = None) -> None:
+        """On what is free soon, or on other books of it."""
+        self._room = room if room is not None else draft.soon.room
         self._pool = LeftoverPool()
         self._score = draft.facts.profile.score
         self._cells: dict[tuple[tuple[tuple[str, str], ...], str, str, WorkloadId | None], Cell] = {}
@@ -134,7 +137,7 @@ class Stock:
 
     def _count_nodes(self, draft: Draft) -> None:
         """Every node that takes something new, in its cell. O(nodes), once a turn."""
-        room, models, closed = draft.soon.room, draft.facts.topology.models, draft.closed
+        room, models, closed = self._room, draft.facts.topology.models, draft.closed
         for node in draft.facts.snapshot.nodes:
             if not room.usable(node.id):
                 continue
@@ -146,7 +149,7 @@ class Stock:
             self._left[cell].setdefault(self._pool.of(room.slot(node.id)), []).append(node.id)
 
     def _add_sources(self, draft: Draft) -> None:
-        idle_s, room = draft.facts.profile.node_idle_s, draft.soon.room
+        idle_s, room = draft.facts.profile.node_idle_s, self._room
         for name, standing in draft.facts.standings.items():
             state, blank = standing.state, standing.blank
             cell = Cell(name, blank, blank.model, True, self._score)

@@ -7,14 +7,16 @@ name of its machine: a lower count alone would let the provider choose, perhaps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rayorch.core.capacity import GroupName, Instance, InstancePhase, NodeGroup
 from rayorch.core.decisions import GroupChange
 from rayorch.core.planning.arrivals import Standing, idle_after_s
+from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.provision import Stock
+from rayorch.core.planning.reseat import reseated
 from rayorch.core.types import NodeHealth, NodeId, NodeSpec
 
 
@@ -32,16 +34,34 @@ class _Replica:
         return [instance.name for instance in self.instances]
 
 
-def release(draft: Draft, stock: Stock, growing: frozenset[GroupName]) -> dict[GroupName, GroupChange]:
-    """The shrinks, by group; none for groups that grow in this plan or are shrinking already."""
-    occupied = _occupied(draft) | stock.needed
+def release(
+    draft: Draft, stock: Stock, growing: frozenset[GroupName], asking: Sequence[Claim], placeless: Sequence[Claim]
+) -> dict[GroupName, GroupChange]:
+    """The shrinks, by group; none for groups that grow in this plan or are shrinking already.
+
+    `asking`, `placeless`: who waits for nodes, and who of them found no place in `stock`.
+    """
+    found = _shrinks(draft, stock, growing, None)
+    if found and (other := reseated(draft, asking, placeless)) is not None:
+        found = _shrinks(draft, stock, growing, other)
+    return found
+
+
+def _shrinks(
+    draft: Draft, stock: Stock, growing: frozenset[GroupName], other: Stock | None
+) -> dict[GroupName, GroupChange]:
+    """What nobody counts on, neither in `stock` nor, if there are such, in the `other` books."""
+    occupied = _occupied(draft) | stock.needed | (other.needed if other is not None else frozenset())
     found: dict[GroupName, GroupChange] = {}
     for name, source in stock.sources.items():
         state = source.standing.state
         settled = state.group.replicas == source.standing.replicas
         if name in growing or state.shrinks_to is not None or not settled:
             continue
-        change = _shrink(draft, source.standing, occupied, stock.unneeded(source))
+        unneeded = stock.unneeded(source)
+        if other is not None:
+            unneeded = min(unneeded, other.unneeded(other.sources[name]))
+        change = _shrink(draft, source.standing, occupied, unneeded)
         if change is not None:
             found[name] = change
     return found

@@ -160,15 +160,16 @@ def _changes(draft: Draft, asking: list[Claim], wanted: tuple[GangDemand, ...]) 
     """What to change in which group: seat those who wait, grow for them, and give back what nobody counts on."""
     stock = Stock(draft)
     asked_for = {demand.workload for demand in wanted}
+    placeless: list[Claim] = []
     for claim in asking:
         if claim.place in draft.expected:
             stock.needed.update(member.node for member in draft.expected[claim.place])
-        else:
-            _provide(draft, stock, claim, claim.id in asked_for)
+        elif not _provide(draft, stock, claim, claim.id in asked_for):
+            placeless.append(claim)
     for claim in (*draft.gated, *_coming_back(draft)):
         _provided(draft, stock, lacking_part(draft, claim) if claim.id in draft.kept_seats else claim)
     growths = {name: change for name, source in stock.sources.items() if (change := _growth(draft, source)) is not None}
-    shrinks = release(draft, stock, frozenset(growths))
+    shrinks = release(draft, stock, frozenset(growths), asking, placeless)
     return tuple(change for _, change in sorted({**shrinks, **growths}.items()))
 
 
@@ -216,8 +217,8 @@ def _replacement(workload: Workload, kept: tuple[Member, ...], losing: tuple[Mem
     return Claim(workload, workload.attempt + 1, asks, shape, charge_of(losing), grows=True)
 
 
-def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
-    """Seat one gang whole, or say what its groups can't give."""
+def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> bool:
+    """Seat one gang whole, or say what its groups can't give; answers whether it has a place."""
     trial = stock.seat(claim, grow)
     if trial is not None and not any(cell.coming for cell, _ in trial.nodes):
         # It would fit on what exists, but it was not started there: roles of different sizes may not find each other.
@@ -234,10 +235,11 @@ def _provide(draft: Draft, stock: Stock, claim: Claim, grow: bool) -> None:
             if hopeful is not None:
                 stock.count_on(hopeful)
         _add_waits(draft, claim, known)
-        return
+        return False
     stock.keep(trial, claim, benefits=grow)
     wait, expected_s = provisioning_wait(draft, _awaited(draft, trial))
     _add_waits(draft, claim, (wait,), expected_s)
+    return True
 
 
 def _awaited(draft: Draft, trial: Trial) -> dict[GroupName, tuple[int, float]]:
