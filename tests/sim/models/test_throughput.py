@@ -163,7 +163,7 @@ def test_undisturbed_jobs_finish_within_what_was_published() -> None:
                 alone_s = applications[row["application"]].duration_s(packed(replicas), batch)
                 took_s = published[f"workload-{number}"][row["name"]]
                 total += 1
-                assert took_s > alone_s * 0.93, row["name"]
+                assert took_s > alone_s * 0.85, row["name"]
                 close += took_s < alone_s * 1.05 + 150  # up to a round of 60 s, a restart of 30 s and one more
     assert total == 640 and close > 0.6 * total
     assert all(math.isfinite(app.duration_s((1,), app.base_batch)) for app in applications.values())
