@@ -152,7 +152,7 @@ def test_missing_files_and_columns_are_named(tmp_path: Path) -> None:
 
 @needs("pollux/traces", "pollux/workloads", "pollux/results")
 def test_undisturbed_jobs_finish_within_what_was_published() -> None:
-    """Hardly a job ends before it could alone on packed nodes (some spread placements were measured faster)."""
+    """No job ends before it could alone, on as few or as many nodes as there can be (bert is faster spread)."""
     applications = load_applications(DATA / "pollux" / "traces")
     published = json.loads(gzip.decompress((DATA / "pollux/results/tiresias-0.5.json.gz").read_bytes()))["jcts"]
     close = total = 0
@@ -160,10 +160,12 @@ def test_undisturbed_jobs_finish_within_what_was_published() -> None:
         with (DATA / f"pollux/workloads-0.5/workload-{number}.csv").open(encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 replicas, batch = int(row["num_replicas"]), int(row["batch_size"])
-                alone_s = applications[row["application"]].duration_s(packed(replicas), batch)
+                application = applications[row["application"]]
+                packed_s, spread_s = (application.duration_s(packed(replicas, n), batch) for n in (4, 1))
+                alone_s = min(packed_s, spread_s)
                 took_s = published[f"workload-{number}"][row["name"]]
                 total += 1
-                assert took_s > alone_s * 0.85, row["name"]
+                assert took_s > alone_s * 0.98, row["name"]
                 close += took_s < alone_s * 1.05 + 150  # up to a round of 60 s, a restart of 30 s and one more
     assert total == 640 and close > 0.6 * total
     assert all(math.isfinite(app.duration_s((1,), app.base_batch)) for app in applications.values())
