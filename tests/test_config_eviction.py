@@ -32,24 +32,13 @@ def test_every_knob_of_eviction_can_be_set_in_the_cluster_document() -> None:
         "saturation": 1.5,
         "consolidationVictims": -1,
         "staleGrace": "never",
+        "byOrder": True,
+        "orderWorth": "1h",
     }
     made = _document("Cluster", {"eviction": spec})
     assert isinstance(made, ClusterDocument)
-    expected = EvictionKnobs(
-        (),
-        60.0,
-        10.0,
-        True,
-        False,
-        300.0,
-        120.0,
-        30.0,
-        3600.0,
-        3,
-        saturation=1.5,
-        consolidation_victims=-1,
-        stale_grace_s=-1.0,
-    )
+    numbers = (60.0, 10.0, True, False, 300.0, 120.0, 30.0, 3600.0, 3, 1.5, -1, -1.0)
+    expected = EvictionKnobs((), *numbers, by_order=True, order_worth_s=3600.0)
     assert made.to_core().load_profile().eviction == expected
 
 

@@ -16,6 +16,7 @@ from rayorch.config import (
 )
 from rayorch.core.cron import Concurrency, Missed
 from rayorch.core.errors import SpecError
+from rayorch.core.policy import BackfillKnobs
 from rayorch.core.timing import After, ArraySpec, Dependency, RetryRule
 from rayorch.core.types import WorkloadId, WorkloadSpec
 
@@ -159,11 +160,11 @@ apiVersion: rayorch/v1
 kind: Cluster
 metadata: {name: main}
 spec:
-  backfill: {heads: 2, mostTries: 50}
+  backfill: {heads: 2, mostTries: 50, hold: false}
   reservations: {lead: 30m}
 """
     (made,) = load_documents(text)
     assert isinstance(made, ClusterDocument)
     profile = made.to_core().load_profile()
-    assert (profile.backfill.heads, profile.backfill.most_tries, profile.backfill.most_looks) == (2, 50, 2_000)
+    assert profile.backfill == BackfillKnobs(hold=False, heads=2, most_tries=50, most_looks=2_000)
     assert profile.reservations.lead_s == 1_800.0

@@ -9,7 +9,15 @@ from pydantic import Field
 from rayorch.config.fields import Duration, Model, Patience
 
 DURATIONS = frozenset(
-    {"exempt", "start_worth", "whole_node_worth", "move_after_checkpoint", "move_cooldown", "stale_grace"}
+    {
+        "exempt",
+        "start_worth",
+        "whole_node_worth",
+        "move_after_checkpoint",
+        "move_cooldown",
+        "stale_grace",
+        "order_worth",
+    }
 )
 """Knobs that are lengths of time: in core their names end in `_s`."""
 
@@ -26,6 +34,8 @@ class EvictionSection(Model):
     move_after_checkpoint: Duration | None = None
     move_cooldown: Duration | None = None
     moves_per_turn: Annotated[int, Field(ge=0, le=1000)] | None = None
+    by_order: bool | None = None
+    order_worth: Duration | None = None
     saturation: Annotated[float, Field(ge=1, le=1000)] | None = None
     stale_grace: Patience | None = None
     consolidation_victims: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None

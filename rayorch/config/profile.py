@@ -60,7 +60,7 @@ class ProfileSettings:
     ordering: Mapping[str, Knob] = field(default_factory=dict)
     models: Mapping[str, Knob] = field(default_factory=dict)
     eviction: Mapping[str, Knob] = field(default_factory=dict)
-    backfill: Mapping[str, int] = field(default_factory=dict)
+    backfill: Mapping[str, Knob] = field(default_factory=dict)
     reservations: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
     ordering = replace(profile.ordering, **settings.ordering)  # type: ignore[arg-type]  # checked by the document
     models = replace(profile.models, **settings.models)  # type: ignore[arg-type]  # checked by the document
     eviction = replace(profile.eviction, **settings.eviction)  # type: ignore[arg-type]  # checked by the document
-    backfill = replace(profile.backfill, **settings.backfill)
+    backfill = replace(profile.backfill, **settings.backfill)  # type: ignore[arg-type]  # checked by the document
     reservations = replace(profile.reservations, **settings.reservations)
     profile = replace(profile, ordering=ordering, models=models, eviction=eviction)
     profile = replace(profile, backfill=backfill, reservations=reservations)

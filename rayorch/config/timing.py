@@ -9,6 +9,7 @@ from typing import Annotated, TypedDict
 from pydantic import BeforeValidator, Field
 
 from rayorch.config.fields import Duration, Items, Model
+from rayorch.config.profile import Knob
 from rayorch.core.errors import SpecError
 from rayorch.core.ids import WorkloadId
 from rayorch.core.timing import After, ArraySpec, Dependency, RetryRule
@@ -66,13 +67,14 @@ def _after(value: object) -> object:
 class BackfillSection(Model):
     """The `backfill` section of the Cluster document: `core.policy.BackfillKnobs`; what is left out is the preset's."""
 
+    hold: bool | None = None
     heads: Annotated[int, Field(ge=0, le=100_000)] | None = None
     most_looks: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     most_tries: Annotated[int, Field(ge=0, le=100_000)] | None = None
 
-    def to_knobs(self) -> dict[str, int]:
+    def to_knobs(self) -> dict[str, Knob]:
         """By the field names of BackfillKnobs."""
-        found: dict[str, int] = self.model_dump(exclude_none=True)
+        found: dict[str, Knob] = self.model_dump(exclude_none=True)
         return found
 
 

@@ -32,6 +32,9 @@ class EvictionKnobs:
     `saturation`: a queue that would hold more than its fair share reclaims only from siblings whose use of theirs is
     larger by this factor, at least 1.
     `consolidation_victims`: how many running workloads a consolidation may look at; 0 switches it off, -1: any number.
+    `by_order`: whoever waits takes the room of running work of the same queue that the profile's order ranks behind it
+    (`core.ordering.ranks`), those that rank last first. `order_worth_s`: only where the work that is lost by that, in
+    GPU-seconds, is at most so many seconds times the GPUs that it asks for; 0: whatever is lost.
     `stale_grace_s`: how long a gang may be below its minimum before it is ended; negative: for ever.
     """
 
@@ -48,3 +51,5 @@ class EvictionKnobs:
     saturation: float = 1.0
     consolidation_victims: int = 16
     stale_grace_s: float = 60.0
+    by_order: bool = False
+    order_worth_s: float = 0.0

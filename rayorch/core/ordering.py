@@ -67,6 +67,38 @@ def in_words(words: Callable[[Workload, OrderView], str]) -> Callable[[AnyPolicy
     return mark
 
 
+def ranks(
+    parts: int, changes_s: Callable[[Workload, OrderView], float | None] | None = None
+) -> Callable[[AnyPolicy], AnyPolicy]:
+    """Mark an order policy whose key says for running work too how much it is entitled to go on.
+
+    The first `parts` of the key are its rank: where a profile evicts by order, whoever waits may take the room of who
+    runs in the same queue with a larger rank. `changes_s`: when the rank of a running workload changes by itself.
+    """
+
+    def mark(policy: AnyPolicy) -> AnyPolicy:
+        vars(policy)["ranks"] = (parts, changes_s)
+        return policy
+
+    return mark
+
+
+def rank_of(policy: Callable[..., SortKey], workload: Workload, view: OrderView) -> tuple[SortKey, SortKey] | None:
+    """(rank, whole key) of a workload; None by a policy that ranks nobody."""
+    parts, _ = getattr(policy, "ranks", (0, None))
+    if not parts:
+        return None
+    key = policy(workload, view)
+    return key[:parts], key
+
+
+def rank_changes_s(policy: Callable[..., object], workload: Workload, view: OrderView) -> float | None:
+    """When the rank of a running workload will change by itself; None: not, or nobody knows."""
+    _, changes_s = getattr(policy, "ranks", (0, None))
+    found = changes_s(workload, view) if changes_s is not None else None
+    return float(found) if found is not None else None
+
+
 def order_words(policy: Callable[..., object], workload: Workload, view: OrderView) -> str:
     """What a waiting workload's place in its queue comes from, by the policy's own words; empty where it has none."""
     words = getattr(policy, "words", None)

@@ -6,6 +6,8 @@ docs/planner.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait, WaitReason
 from rayorch.core.ordering import SortKey, basis_of
 from rayorch.core.planning.adapt import adapt
@@ -19,6 +21,7 @@ from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.memory import Memory
+from rayorch.core.planning.outrank import evict_by_order
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
@@ -217,7 +220,8 @@ def _moved_for(draft: Draft, claim: Claim) -> bool:
 
 
 def _evict(draft: Draft, claim: Claim) -> bool:
-    """Reclaim what the queue deserves; else preempt lower priority. A shape that failed in its queue fails again.
+    """Reclaim what the queue deserves; else take the room of who ranks behind it in its queue, where the profile says
+    so; else preempt lower priority. A shape that failed in its queue fails again.
 
     While more important work of the same queue waits, less important work evicts nobody: it would only get the room
     to lose it to the former.
@@ -227,14 +231,22 @@ def _evict(draft: Draft, claim: Claim) -> bool:
     if delay_left_s(claim.workload, draft.facts.now_s):
         return False
     kind = draft.kind(claim)
-    for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
-        key = (cause.value, kind)
+    for name, means in MEANS.items():
+        key = (name, kind)
         if key in draft.failed:
             continue
-        if evict(draft, claim, cause):
+        if means(draft, claim):
             return True
         draft.failed.add(key)
     return False
+
+
+MEANS: Mapping[str, Callable[[Draft, Claim], bool]] = {
+    "reclaim": lambda draft, claim: evict(draft, claim, StopCause.RECLAIMED),
+    "by order": evict_by_order,
+    "preempt": lambda draft, claim: evict(draft, claim, StopCause.PREEMPTED),
+}
+"""How a claim may take the room of others, in this order."""
 
 
 def _estimate(draft: Draft, claim: Claim, expected_s: float | None) -> None:

@@ -52,10 +52,13 @@ def ask_for_all(waiting: tuple[GangDemand, ...]) -> tuple[GangDemand, ...]:
 class BackfillKnobs:
     """Who may use nodes that are held for a head before it needs them (docs/timing.md).
 
-    `heads`: for how many heads, one of each queue, a time is worked out; 0: nobody is let in. `most_looks`,
-    `most_tries`: how many of those that wait are looked at, and tried, in one turn (Slurm's bf_max_job_test).
+    `hold`: whether a head that finds no room holds nodes at all. Without that whoever fits starts, and a large gang may
+    wait for as long as smaller work comes. `heads`: for how many heads, one of each queue, a time is worked out; 0:
+    nobody is let in. `most_looks`, `most_tries`: how many of those that wait are looked at, and tried, in one turn
+    (Slurm's bf_max_job_test).
     """
 
+    hold: bool = True
     heads: int = 8
     most_looks: int = 2_000
     most_tries: int = 100

@@ -25,6 +25,7 @@ from rayorch.policies.order import (
     multifactor,
     priority,
     remaining,
+    smallest,
     usage,
 )
 from tests.scenes import NOW, gpus, node, pending, queue, running
@@ -37,12 +38,16 @@ POLICIES = (
     fifo.key,
     finish_time.key,
     finish_time.las_key,
+    gittins.artifact_key,
     gittins.key,
     las.key,
     las.promoting_key,
+    las.time_key,
     multifactor.key,
     priority.key,
+    remaining.gpu_key,
     remaining.key,
+    smallest.key,
     usage.key,
 )
 
@@ -269,6 +274,16 @@ def test_what_has_waited_long_enough_for_what_it_ran_is_back_at_the_top() -> Non
     assert not las.promoted(starved, _view(OrderKnobs(las_thresholds_gpu_s=(10.0,))))
 
 
+def test_what_was_brought_back_to_the_top_counts_from_there_while_it_runs() -> None:
+    view = _view(OrderKnobs(las_thresholds_gpu_s=(100.0,), las_promote=2.0))
+    workload, _ = running("w", ["n1"], gpu=8, started_s=NOW - 10)
+    again = replace(workload, attained_gpu_s=320.0, progress_s=40.0, requeued_s=NOW - 95.0)
+    assert las.promoting_key(again, view)[1] == 0 and las.key(again, view)[1] == 1
+    too_soon = replace(again, requeued_s=NOW - 85.0)  # it waited for 75 s only
+    assert las.promoting_key(too_soon, view)[1] == 1
+    assert las.promoting_key(again, replace(view, now_s=NOW + 3))[1] == 1, "104 GPU-seconds since then"
+
+
 # ---------------------------------------------------------------- Gittins
 
 SERVICE = np.array([100.0, 200.0, 400.0, 800.0, 1600.0])
@@ -277,6 +292,11 @@ SERVICE = np.array([100.0, 200.0, 400.0, 800.0, 1600.0])
 @pytest.mark.parametrize(("attained", "expected"), [(0, 0.6 / 340), (100, 0.5 / 350), (400, 0.5 / 450), (800, 0.0)])
 def test_the_gittins_index_with_a_fixed_quantum(attained: float, expected: float) -> None:
     assert gittins.index(SERVICE, attained, 500.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("attained", "expected"), [(0, 0.6 / 340), (100, 0.5 / 400), (400, 0.5 / 650), (1600, 0.0)])
+def test_the_artifacts_index_takes_the_mean_of_whole_services(attained: float, expected: float) -> None:
+    assert gittins.artifact_index(SERVICE, attained, 500.0) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

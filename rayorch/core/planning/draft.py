@@ -95,7 +95,7 @@ class Draft:
     `unrepaired`: those that are to be among these gangs.
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these;
-    `moved_on`: who of them has been stopped since.
+    `moved_on`: who of them has been stopped since. `ranked`: who runs in a queue, by the profile's order.
     `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
@@ -138,6 +138,7 @@ class Draft:
     moved_on: set[WorkloadId] = field(default_factory=set)
     moves_of: dict[WorkloadId, tuple[Move, ...]] = field(default_factory=dict)
     lowest_priority: int | None = None
+    ranked: dict[QueueId, list[tuple[SortKey, float, SortKey, Workload]]] = field(default_factory=dict)
     over: dict[str, tuple[int, list[QueueSpec]]] = field(default_factory=dict)
     heads: set[QueueId] = field(default_factory=set)
     waiting: dict[QueueId, int] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
 
     `cause` is RECLAIMED or PREEMPTED. Spends the draft's budget of what-ifs; when that ends nobody is evicted.
     """
-    if draft.budget <= 0 or _lacks_only_quota(draft, claim):
+    if draft.budget <= 0 or lacks_only_quota(draft, claim):
         return False
     moves, reclaims = allowed(draft, claim, reclaims=cause is StopCause.RECLAIMED), cause is StopCause.RECLAIMED
     if not moves:
@@ -80,11 +80,11 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     ways = [found for trial in trials if _could_suffice(trial, moves) and (found := _search(trial, moves)) is not None]
     if not ways:
         return False
-    _order(draft, claim, cause, min(ways, key=lambda found: found.price))
+    order(draft, claim, cause, min(ways, key=lambda found: found.price))
     return True
 
 
-def _lacks_only_quota(draft: Draft, claim: Claim) -> bool:
+def lacks_only_quota(draft: Draft, claim: Claim) -> bool:
     """Whether a profile that evicts lazily leaves others alone, because there is room for the claim."""
     if not draft.facts.profile.eviction.lazy or fits_quota(claim, draft.soon.quota):
         return False
@@ -238,7 +238,7 @@ def _search(trial: Trial, moves: list[Move]) -> Found | None:
     found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
     if found is None:
         return None
-    return _single(trial, stops, _bargained(trial, moves, found.price) or found)
+    return single(trial, stops, _bargained(trial, moves, found.price) or found)
 
 
 def _bargained(trial: Trial, moves: list[Move], bound: float) -> Found | None:
@@ -303,8 +303,8 @@ def _without(trial: Trial, kept: list[Move], size: int, within: tuple[NodeId, ..
     return kept
 
 
-def _single(trial: Trial, stops: list[Move], found: Found) -> Found:
-    """One attempt in place of several moves, if it alone makes room and loses less work."""
+def single(trial: Trial, stops: list[Move], found: Found) -> Found:
+    """One attempt in place of several moves, if it alone makes room and loses less; `stops`: the cheapest first."""
     if len(found.moves) < 2:
         return found
     missing = trial.missing_gpu_units
@@ -321,18 +321,18 @@ def _single(trial: Trial, stops: list[Move], found: Found) -> Found:
 # ---------------------------------------------------------------- the orders
 
 
-def _order(draft: Draft, claim: Claim, cause: StopCause, found: Found) -> None:
+def order(draft: Draft, claim: Claim, cause: StopCause, found: Found, reason: str = "") -> None:
     """Stop and shrink the victims for the claim, and promise it the seats."""
     now_s = draft.facts.now_s
     verb = "reclaimed" if cause is StopCause.RECLAIMED else "preempted"
     stopped = {move.victim.id for move in found.moves if move.stops}
-    reason = f"{verb} for {claim.id} (priority {claim.priority}, queue {claim.queue})"
+    reason = reason or f"{verb} for {claim.id} (priority {claim.priority}, queue {claim.queue})"
     for move in found.moves:
         victim = move.victim
         by_s = now_s + victim.spec.grace_s
         if move.stops:
-            order = StopOrder(cause, reason, now_s, by_s, claim.id)
-            draft.stop(Stop(victim.id, victim.attempt, order, move.cost_gpu_s))
+            ordered = StopOrder(cause, reason, now_s, by_s, claim.id)
+            draft.stop(Stop(victim.id, victim.attempt, ordered, move.cost_gpu_s))
         elif victim.id not in stopped:
             draft.remove(victim, {m.surplus for m in move.members}, Removal(set(), by_s, claim.id, reason))
             draft.removals[victim.id].cost_gpu_s += move.cost_gpu_s

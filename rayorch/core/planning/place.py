@@ -106,6 +106,8 @@ def hold(draft: Draft, claim: Claim) -> bool:
     """Keep nodes for the head of a queue; False when it needs none or no node could take it."""
     small = len(claim.asks) == 1 and claim.resources.gpu_units <= UNIT
     key = (HELD, claim.shape)
+    if not draft.facts.profile.backfill.hold:
+        return False
     if claim.grows or small or claim.queue in draft.heads or key in draft.no_room:
         return False
     if (later := _opening(draft, claim)) is not None:

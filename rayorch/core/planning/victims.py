@@ -31,13 +31,14 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
         return []
     if not quota.borrows(claim.queue, claim.resources):
         moves = [move for move in _all_moves(draft) if move.victim.spec.priority < claim.priority]
-        return [move for move in moves if _may_go(draft, claim, move, False)]
+        return [move for move in moves if may_go(draft, claim, move, False)]
     own = [move for queue in _inside(draft, claim.queue) for move in _moves_in(draft, queue)]
     moves = [*own, *_borrowed_moves(draft, claim, False)]
     return _in_turn(draft, claim, [move for move in moves if move.victim.spec.priority < claim.priority], False)
 
 
-def _may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
+def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
+    """Whether neither what happened before nor a fence keeps the claim from asking for this."""
     id = move.victim.spec.id
     if id in (claim.workload.spec.id, claim.workload.yielded_to) or id in draft.added:
         return False
@@ -64,10 +65,10 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
 
 def _moves_in(draft: Draft, queue: QueueId) -> Iterable[Move]:
     for workload in draft.facts.live_in.get(queue, ()):
-        yield from _moves_of(draft, workload)
+        yield from moves_of(draft, workload)
 
 
-def _moves_of(draft: Draft, workload: Workload) -> tuple[Move, ...]:
+def moves_of(draft: Draft, workload: Workload) -> tuple[Move, ...]:
     """What one attempt could give: surplus seats, or all that it holds."""
     id = workload.spec.id
     known = draft.moves_of.get(id)
@@ -161,7 +162,7 @@ def _borrowed_moves(draft: Draft, claim: Claim, entitled: bool) -> list[Move]:
     return [
         move
         for id in sorted({id for id, _ in seats})
-        for move in _moves_of(draft, workloads[id])
+        for move in moves_of(draft, workloads[id])
         if (id, 0 if move.stops else move.members[0].surplus) in seats
     ]
 
@@ -171,7 +172,7 @@ def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> l
     taken: dict[WorkloadId, set[int]] = {}
     chosen: list[Move] = []
     for move in sorted({id(move): move for move in moves}.values(), key=_rank):
-        if not _may_go(draft, claim, move, reclaims):
+        if not may_go(draft, claim, move, reclaims):
             continue
         parting = quota.divergence(claim.queue, move.victim.spec.queue)
         if parting is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words, ranks
 from rayorch.core.service import run_s
 from rayorch.core.types import GPU, UNIT, Workload
 from rayorch.policies.order import las
@@ -28,6 +28,7 @@ def _words(workload: Workload, view: OrderView) -> str:
     return f"by priority ({workload.spec.priority}), then {rule}"
 
 
+@ranks(2)
 @based_on(Basis.TURN)
 @in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
@@ -35,6 +36,7 @@ def key(workload: Workload, view: OrderView) -> SortKey:
     return (-workload.spec.priority, int(not wronged(workload, view)), workload.submitted_s)
 
 
+@ranks(3)
 @based_on(Basis.TURN)
 @in_words(_words)
 def las_key(workload: Workload, view: OrderView) -> SortKey:

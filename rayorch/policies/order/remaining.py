@@ -1,6 +1,8 @@
 """Shortest remaining time first: who will be done soonest, by its steps or by what is known of its kind.
 
 Remaining time is the median of `core.forecast`. What nothing is known of comes after all others of its priority.
+`gpu_key` counts it in GPU-seconds: who will have needed least of the cluster. Where the profile evicts by order, who
+has less left takes the room of who has more; with estimates instead of declared steps that is a gamble.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import math
 
 from rayorch.core.forecast import Forecast
-from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
-from rayorch.core.types import Workload
+from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words, ranks
+from rayorch.core.types import GPU, UNIT, Workload
 
 
 def _words(workload: Workload, view: OrderView) -> str:
@@ -18,12 +20,23 @@ def _words(workload: Workload, view: OrderView) -> str:
     return f"by priority ({workload.spec.priority}), then by the time that is left ({known})"
 
 
+@ranks(2)
 @based_on(Basis.HISTORY)
 @in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     left = view.once(forecast).remaining(workload)
     return (-workload.spec.priority, math.inf if left is None else left[0], workload.submitted_s)
+
+
+@ranks(2)
+@based_on(Basis.HISTORY)
+@in_words(_words)
+def gpu_key(workload: Workload, view: OrderView) -> SortKey:
+    """The same in GPU-seconds."""
+    left = view.once(forecast).remaining(workload)
+    gpus = workload.spec.least(GPU) / UNIT
+    return (-workload.spec.priority, math.inf if left is None else left[0] * gpus, workload.submitted_s)
 
 
 def forecast(view: OrderView) -> Forecast:
