@@ -1,0 +1,418 @@
+"""A whole trace under a profile: time goes from event to event, and at each the loop has its turn.
+
+    the next moment ─▶ all that happens then goes to the owners ─▶ snapshot ─▶ plan() ─▶ commit() ─▶ the next moment
+
+Nothing is decided here. What is simulated is work: how long it runs, what a stop leaves of it, which nodes fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from resource import RUSAGE_THREAD, getrusage
+
+import numpy as np
+
+from rayorch.core.decisions import Decision
+from rayorch.core.endings import SOFT
+from rayorch.core.errors import AdmissionError, SpecError
+from rayorch.core.events import Forgotten
+from rayorch.core.planner import plan
+from rayorch.core.planning.memory import Memory
+from rayorch.core.policy import Profile
+from rayorch.core.reports import CheckpointCommitted, StepReported
+from rayorch.core.types import (
+    UNIT,
+    Kind,
+    Member,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    Role,
+    State,
+    StopOrder,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
+from rayorch.sim.models import SimModels, stream
+from rayorch.sim.models.restart import RestartCost
+from rayorch.sim.trace.cluster import TraceCluster
+from rayorch.sim.trace.diary import Diary
+from rayorch.sim.trace.events import Moment, Moments
+from rayorch.sim.trace.faults import Faults
+from rayorch.sim.trace.jobs import RunningJob
+from rayorch.sim.trace.model import Ask, Trace, TraceJob
+from rayorch.sim.trace.outcome import Outcome, Progress
+from rayorch.sim.trace.wakes import Wakes
+
+TOLD_EVERY = 2_000
+"""Events between two calls of `on_progress`."""
+FORGOTTEN_AT_ONCE = 1_000
+"""Ended jobs are forgotten in heaps of so many: nobody asks for them any more."""
+STOPPED_CODE = 143
+CRASH_CODE = 1
+
+
+def run(
+    trace: Trace,
+    nodes: Sequence[NodeSpec],
+    profile: Profile,
+    *,
+    queues: Sequence[QueueSpec] = (),
+    models: SimModels | None = None,
+    seed: int = 0,
+    until_s: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """The trace's jobs on these nodes under this profile; deterministic: the same arguments give the same log.
+
+    `nodes`, `queues`: where none are given, the trace's own; queues that only jobs name are added without shares or
+    limits. `until_s`: stop there; None: when nothing more can happen. `on_progress` is called every now and then.
+    SpecError for a trace that can't be run at all; a job that the door refuses is recorded as failed.
+    """
+    begun_s = _cpu_s()
+    where = tuple(nodes) or trace.nodes
+    if not where:
+        raise SpecError("nodes", f"trace {trace.name} names none, so that some must be given")
+    model = models if models is not None else SimModels()
+    cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile)
+    loop = _Loop(trace, cluster, model, seed, until_s, on_progress, begun_s)
+    loop.run()
+    return loop.outcome()
+
+
+def with_queues(trace: Trace, queues: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
+    """These queues, and those that jobs name besides, with the queues above them; parents first."""
+    known = {spec.id: spec for spec in queues}
+    for name in sorted({job.queue for job in trace.jobs} | {spec.id for spec in queues}):
+        at = QueueId(name)
+        while at not in known or QueueSpec(at).parent is not None:
+            known.setdefault(at, QueueSpec(at))
+            parent = known[at].parent
+            if parent is None:
+                break
+            at = parent
+    return tuple(known[id] for id in sorted(known))
+
+
+def _cpu_s() -> float:
+    """CPU time of this thread. It is measured and told, and decides nothing."""
+    used = getrusage(RUSAGE_THREAD)
+    return used.ru_utime + used.ru_stime
+
+
+class _Loop:
+    """One run. Also the cluster's witness: it hears what has become of an attempt, and plays its work."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        cluster: TraceCluster,
+        models: SimModels,
+        seed: int,
+        until_s: float | None,
+        on_progress: Callable[[Progress], None] | None,
+        begun_s: float,
+    ) -> None:
+        self._trace = trace
+        self._cluster = cluster
+        self._models = models
+        self._seed = seed
+        self._until_s = until_s
+        self._on_progress = on_progress
+        self._begun_s = begun_s
+        self._memory = Memory()
+        self._moments = Moments()
+        self._jobs: dict[WorkloadId, RunningJob] = {}
+        self._all: list[RunningJob] = []
+        self._next = 0
+        self._live = 0
+        self._ended: list[WorkloadId] = []
+        self._done = 0
+        self._turns = 0
+        self._told = 0
+        self._costs: dict[str, RestartCost] = {}
+        self._roles: dict[int, tuple[Role, ...]] = {}
+        self._diary = Diary(sum(node.total.gpu_units for node in cluster.inventory.nodes.values()))
+        self._faults = Faults(cluster, models.failures, seed, self._moments, until_s)
+        self._wakes = Wakes(cluster, self._moments)
+        durations = np.array([job.duration_s for job in trace.jobs], dtype=np.float64)
+        self._times = models.runtime.draw(durations, stream(seed, "run times"))
+        cluster.witness = self
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """From the first moment to the last."""
+        cluster, jobs, moments = self._cluster, self._trace.jobs, self._moments
+        self._diary.sample(0.0)
+        while True:
+            now_s = moments.first_s
+            if self._next < len(jobs):
+                now_s = min(now_s, jobs[self._next].submit_s)
+            elif not self._live and not self._wakes.awaited and not self._faults.awaited:
+                break  # nobody works, nobody comes, and nothing changes by itself
+            if now_s == float("inf") or (self._until_s is not None and now_s > self._until_s):
+                break
+            cluster.now_s = now_s
+            self._happen(now_s)
+            self._turn(now_s)
+            self._diary.sample(now_s)
+            self._tell()
+        if self._until_s is not None:
+            cluster.now_s = max(cluster.now_s, self._until_s)
+
+    def _happen(self, now_s: float) -> None:
+        """All that is due by now: ends first, then nodes, then who comes."""
+        jobs, moments = self._trace.jobs, self._moments
+        while (event := moments.due(now_s)) is not None:
+            match event.kind:
+                case Moment.END | Moment.READY | Moment.STOPPED:
+                    job = self._jobs.get(event.id)
+                    if job is not None and job.stamp == event.stamp:
+                        self._attempt(event.kind, job, now_s)
+                case Moment.WAKE:
+                    self._wakes.woken()
+                case _:
+                    self._fault(event.kind, event.stamp, now_s)
+        while self._next < len(jobs) and jobs[self._next].submit_s <= now_s:
+            self._submit(jobs[self._next], self._next)
+            self._next += 1
+
+    def _turn(self, now_s: float) -> None:
+        """The loop's turn, and again while what was decided has consequences in this very moment."""
+        cluster = self._cluster
+        while True:
+            made = plan(cluster.snapshot(), cluster.planned, self._memory)
+            cluster.commit(made)
+            self._turns += 1
+            self._wakes.after(made)
+            for job in self._faults.abandoned(self._jobs):
+                self._release(job, False)
+                self._finish(job, cluster.end(job.id, job.attempt, CRASH_CODE))
+            if self._moments.first_s > now_s:
+                return
+            self._happen(now_s)
+
+    def _tell(self) -> None:
+        if self._on_progress is None or self._diary.events < self._told + TOLD_EVERY:
+            return
+        self._told = self._diary.events
+        jobs = self._trace.jobs
+        last_s = jobs[-1].submit_s if jobs else 0.0
+        cpu_s = _cpu_s() - self._begun_s
+        self._on_progress(Progress(self._cluster.now_s, last_s, self._done, len(jobs), self._diary.events, cpu_s))
+
+    # ------------------------------------------------------------ jobs come and end
+
+    def _submit(self, job: TraceJob, index: int) -> None:
+        cluster, diary = self._cluster, self._diary
+        units = job.ask.each.gpu_units * job.ask.members
+        running = RunningJob(job, index, self._work_s(job, index), units / UNIT, self._cost(job.name))
+        self._all.append(running)
+        diary.events += 1
+        diary.write(f"{cluster.now_s!r} submit {job.id}\n")
+        try:
+            cluster.submit(self._spec(job, index))
+        except (SpecError, AdmissionError) as error:
+            running.state, running.ended_s = State.FAILED, cluster.now_s
+            self._done += 1
+            diary.write(f"{cluster.now_s!r} refuse {job.id} {error}\n")
+            return
+        self._jobs[running.id] = running
+        diary.waiting += units
+        diary.waiting_jobs += 1
+
+    def _work_s(self, job: TraceJob, index: int) -> float:
+        """What it takes with its checkpoints."""
+        cost, actual_s = self._cost(job.name), float(self._times.actual_s[index])
+        return actual_s * cost.stretch(self._mtbf_s(job)) if cost.checkpoint_s else actual_s
+
+    def _mtbf_s(self, job: TraceJob) -> float:
+        gpus = job.ask.each.gpu_units * job.ask.members // UNIT
+        return self._models.failures.mtbf_s(job.ask.members, gpus)
+
+    def _cost(self, name: str) -> RestartCost:
+        cost = self._costs.get(name)
+        if cost is None:
+            cost = self._costs[name] = self._models.restart.of(name)
+        return cost
+
+    def _spec(self, job: TraceJob, index: int) -> WorkloadSpec:
+        return WorkloadSpec(
+            id=WorkloadId(job.id),
+            name=job.name,
+            kind=Kind.TRAIN,
+            queue=QueueId(job.queue),
+            roles=self._roles_of(job.ask),
+            priority=job.priority,
+            topology=job.ask.topology,
+            accelerators=job.ask.models,
+            owner=job.user,
+            expected_s=self._times.told(index),
+            total_steps=job.steps,
+        )
+
+    def _roles_of(self, ask: Ask) -> tuple[Role, ...]:
+        roles = self._roles.get(id(ask))
+        if roles is None:
+            roles = self._roles[id(ask)] = (Role("worker", ask.each, ask.members, ask.members),)
+        return roles
+
+    def _attempt(self, kind: Moment, job: RunningJob, now_s: float) -> None:
+        """An attempt has come to one of its own moments."""
+        cluster = self._cluster
+        if kind is Moment.READY:
+            cluster.ready(job.id, job.attempt)
+            self._begin(job, now_s)
+        elif kind is Moment.STOPPED:
+            self._release(job, not job.broken)
+            self._finish(job, cluster.end(job.id, job.attempt, STOPPED_CODE))
+        elif job.job.status == "cancelled":
+            self._finish(job, cluster.cancel(job.id, job.attempt))
+        else:
+            code = CRASH_CODE if job.job.status == "failed" else 0
+            self._finish(job, cluster.end(job.id, job.attempt, code))
+
+    def _begin(self, job: RunningJob, now_s: float) -> None:
+        """It works from now on, as fast as its nodes let it."""
+        job.stamp += 1
+        ends_s = job.begin(now_s, self._faults.rate(job.nodes))
+        self._moments.put(ends_s, Moment.END, job.id, job.stamp)
+
+    def _release(self, job: RunningJob, announced: bool) -> None:
+        """What its attempt has done is saved up to a checkpoint, which the queue owner hears of."""
+        now_s, cluster = self._cluster.now_s, self._cluster
+        job.pause(now_s)
+        saved_s = min(job.worked_s, job.cost.saved_s(job.worked_s, announced, self._mtbf_s(job.job)))
+        workload = cluster.tree.workloads[job.id]
+        if saved_s > 0 and workload.ready_s is not None and job.work_s > 0:
+            whole = (job.done_s + saved_s) / job.work_s
+            if job.job.steps is not None:
+                cluster.report(job.id, job.attempt, StepReported(int(job.job.steps * whole), now_s))
+            at_s = workload.ready_s + saved_s / job.rate
+            step = int((job.job.steps or 1_000_000) * whole)
+            cluster.report(job.id, job.attempt, CheckpointCommitted(step, "sim://", at_s))
+        job.saved_s = saved_s
+
+    def _finish(self, job: RunningJob, workload: Workload) -> None:
+        """Its attempt is over."""
+        now_s, diary = self._cluster.now_s, self._diary
+        over = workload.state.terminal
+        diary.allocated -= round(job.held_gpus * UNIT)
+        if over and workload.state is not State.FAILED:
+            job.pause(now_s)
+            job.saved_s = job.worked_s
+        job.release(now_s, job.saved_s)
+        self._live -= 1
+        diary.events += 1
+        diary.write(f"{now_s!r} end {job.id} {workload.state.value}\n")
+        job.state = workload.state
+        if over:
+            job.ended_s = now_s
+            del self._jobs[job.id]
+            self._done += 1
+            self._ended.append(job.id)
+            if len(self._ended) >= FORGOTTEN_AT_ONCE:
+                self._cluster.record((Forgotten(tuple(self._ended), now_s),))
+                self._ended.clear()
+            return
+        job.preemptions += workload.last_cause in SOFT
+        diary.waiting += round(job.gpus * UNIT)
+        diary.waiting_jobs += 1
+        self._wakes.requeued(workload)
+
+    # ------------------------------------------------------------ what the cluster tells
+
+    def started(self, workload: Workload, members: tuple[Member, ...]) -> None:
+        """Witness: its work begins, after what a restart takes."""
+        now_s, diary = self._cluster.now_s, self._diary
+        job = self._jobs[workload.spec.id]
+        units = sum(member.bundle.gpu_units for member in members)
+        job.hold(workload.attempt, members, units / UNIT, now_s)
+        job.state, job.stamp = State.RUNNING, job.stamp + 1
+        self._live += 1
+        diary.events += 1
+        diary.allocated += units
+        diary.waiting -= round(job.gpus * UNIT)
+        diary.waiting_jobs -= 1
+        diary.write(f"{now_s!r} start {job.id} {workload.attempt} {' '.join(job.nodes)}\n")
+        delay_s = 0.0
+        if workload.attempt > 1 and (job.cost.restart_s or job.cost.sigma):
+            delay_s = self._models.restart.draw(job.job.name, stream(self._seed, "restarts", job.id, workload.attempt))
+            job.lost_gpu_s += delay_s * job.held_gpus
+        if delay_s > 0:
+            self._moments.put(now_s + delay_s, Moment.READY, job.id, job.stamp)
+        else:
+            self._cluster.ready(job.id, workload.attempt)
+            self._begin(job, now_s)
+        self._wakes.started(workload)
+
+    def resized(self, workload: Workload, members: tuple[Member, ...]) -> None:
+        """Witness: it goes on with other seats."""
+        job = self._jobs[workload.spec.id]
+        units = sum(member.bundle.gpu_units for member in members)
+        self._diary.allocated += units - round(job.held_gpus * UNIT)
+        job.hold(workload.attempt, members, units / UNIT, self._cluster.now_s)
+        self._diary.write(f"{self._cluster.now_s!r} resize {job.id} {' '.join(job.nodes)}\n")
+
+    def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
+        """Witness: it writes a checkpoint, where the order leaves it the time, and ends."""
+        now_s = self._cluster.now_s
+        job = self._jobs[workload.spec.id]
+        job.pause(now_s)
+        job.stamp += 1
+        announced = order.cause in SOFT and not job.broken
+        takes_s = job.cost.checkpoint_s if announced and job.cost.on_request else 0.0
+        if now_s + takes_s > order.deadline_s:
+            takes_s = max(0.0, order.deadline_s - now_s)
+            job.broken = True  # there is no time for its checkpoint
+        job.broken = job.broken or not announced
+        self._moments.put(now_s + takes_s, Moment.STOPPED, job.id, job.stamp)
+        self._diary.write(f"{now_s!r} stop {job.id} {order.cause.value}\n")
+
+    def refused(self, decision: Decision, reason: str) -> None:
+        """Witness: the facts had changed since."""
+        self._diary.write(f"{self._cluster.now_s!r} refused {type(decision).__name__} {reason}\n")
+
+    # ------------------------------------------------------------ nodes
+
+    def _fault(self, kind: Moment, number: int, now_s: float) -> None:
+        """Something is the matter with nodes, or no more: work on them stops, or has another pace."""
+        diary = self._diary
+        change = self._faults.happen(kind, number, now_s)
+        diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
+        diary.capacity = change.capacity
+        for id in change.paced:
+            job = self._jobs.get(id)
+            if job is not None and job.since_s is not None:
+                self._begin(job, now_s)
+        for id in change.broken:
+            job = self._jobs.get(id)
+            if job is not None and job.attempt:
+                job.pause(now_s)
+                job.stamp += 1
+                job.broken = True
+
+    # ------------------------------------------------------------ afterwards
+
+    def outcome(self) -> Outcome:
+        """What came out of it."""
+        now_s, jobs = self._cluster.now_s, self._trace.jobs
+        never = [_never(job, index) for index, job in enumerate(jobs[len(self._all) :], len(self._all))]
+        return Outcome(
+            trace=self._trace.name,
+            profile=self._cluster.profile.name,
+            seed=self._seed,
+            records=tuple(job.record(now_s) for job in (*self._all, *never)),
+            series=self._diary.series(),
+            events=self._diary.events,
+            turns=self._turns,
+            cpu_s=_cpu_s() - self._begun_s,
+            log_sha256=self._diary.sha256,
+        )
+
+
+def _never(job: TraceJob, index: int) -> RunningJob:
+    """A job that comes after the end of the simulated time."""
+    return RunningJob(job, index, job.duration_s, job.ask.each.gpu_units * job.ask.members / UNIT, RestartCost())

@@ -1,0 +1,88 @@
+"""When the plan could be another one although nothing happens: time-driven rules, and when they next have a say.
+
+A live controller has a turn every moment. Here time jumps, so whoever adds a rule that depends on the time says here
+when it must be asked again.
+"""
+
+from __future__ import annotations
+
+from rayorch.core.decisions import Plan, Reserve
+from rayorch.core.ordering import Basis, basis_of
+from rayorch.core.planning.takings import OWED_S
+from rayorch.core.types import Workload, WorkloadId
+from rayorch.sim.trace.cluster import TraceCluster
+from rayorch.sim.trace.events import Moment, Moments
+
+LOOK_S = 60.0
+"""How often work that waits is looked at anew under an order that depends on the time and does not say when."""
+JUST_AFTER_S = 1e-3
+"""Rules that hold up to a moment are over after it."""
+NOBODY = WorkloadId("")
+
+
+class Wakes:
+    """Puts the moments at which the plan must be asked into the heap, each once."""
+
+    def __init__(self, cluster: TraceCluster, moments: Moments) -> None:
+        self._cluster = cluster
+        self._moments = moments
+        self._profile = cluster.profile
+        self._at: set[float] = set()
+        self._by_time = basis_of(cluster.profile.order) is Basis.TURN
+        self._least_s = {spec.id: spec.min_runtime_s for spec in cluster.tree.queues.values() if spec.min_runtime_s}
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for a moment to come."""
+        return bool(self._at)
+
+    def woken(self) -> None:
+        """One of the moments has come."""
+        now_s = self._cluster.now_s
+        self._at = {at_s for at_s in self._at if at_s > now_s}
+
+    def at(self, at_s: float) -> None:
+        """The plan must be asked then."""
+        if at_s > self._cluster.now_s and at_s not in self._at:
+            self._at.add(at_s)
+            self._moments.put(at_s, Moment.WAKE, NOBODY, 0)
+
+    # ------------------------------------------------------------ what has happened
+
+    def started(self, workload: Workload) -> None:
+        """Until it has run for a while nobody may evict it."""
+        if not self._profile.preemption or workload.started_s is None:
+            return
+        spec = workload.spec
+        least_s = [spec.min_runtime_s, self._profile.eviction.exempt_s]
+        queue = spec.queue
+        while self._least_s:
+            if queue in self._least_s:
+                least_s.append(self._least_s[queue])
+                break
+            head, slash, _ = queue.rpartition("/")
+            if not slash:
+                break
+            queue = type(spec.queue)(head)
+        for length_s in least_s:
+            if length_s > 0:
+                self.at(workload.started_s + length_s)
+
+    def requeued(self, workload: Workload) -> None:
+        """It waits before its next attempt, and what was freed is another's for a while."""
+        self.at(workload.not_before_s)
+        now_s = self._cluster.now_s
+        if workload.yielded_to is not None:
+            self.at(now_s + OWED_S + JUST_AFTER_S)
+        if workload.former:
+            self.at(now_s + self._profile.repair_hold_s)
+        if workload.spec.preemption_delay_s:
+            self.at(now_s + workload.spec.preemption_delay_s)
+
+    def after(self, plan: Plan) -> None:
+        """The plan itself may say when something is expected."""
+        for decision in plan.decisions:
+            if isinstance(decision, Reserve) and decision.at_s is not None:
+                self.at(decision.at_s)
+        if self._by_time and plan.waits:
+            self.at(self._cluster.now_s + LOOK_S)
