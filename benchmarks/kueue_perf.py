@@ -52,6 +52,8 @@ from rayorch.core.types import (
 from rayorch.policies.default import DEFAULT
 
 CONFIGURATIONS = {"baseline": "baseline", "large_scale": "large-scale", "tas": "tas"}
+KUEUE_S = {"baseline": 351.1, "large_scale": 1_179.4, "tas": 401.5}
+"""What Kueue takes in its own CI, on average: as its `*.rangespec.yaml` say."""
 TICK_S = 0.05
 ANSWER_S = 30.0
 RACKS, NODES_IN_RACK, CPUS = 10, 64, 96
@@ -110,7 +112,6 @@ def _arrivals(sets: list[dict[str, Any]], cohort: str, queue: QueueId) -> Iterat
                     roles=(Role("pod", Resources.of({"CPU": each}), pods, pods),),
                     priority=kind["priority"],
                     topology=_topology(kind),
-                    grace_s=0.0,
                     payload=payload(runtime_s),
                 )
                 yield Arrival((n + 1) * one["creationIntervalMs"] / 1000, cohort, runtime_s, pods * each, spec)
@@ -179,10 +180,22 @@ class Instance:
         """How its loop and its queue owner are."""
         return tuple(ray.get([self.controller.status.remote(), self.owner.status.remote()], timeout=ANSWER_S))
 
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds that each of its actors has used so far."""
+        actors = {"owner": self.owner, "allocator": self.allocator, "controller": self.controller}
+        pids = {name: actor.__ray_call__.remote(lambda _: os.getpid()) for name, actor in actors.items()}
+        return {name: cpu_s_of(ray.get(pid, timeout=ANSWER_S)) for name, pid in pids.items()}
+
     def end(self) -> None:
         """Its actors are ended."""
         for actor in (self.controller, self.allocator, self.inventory, self.owner):
             ray.kill(actor)
+
+
+def cpu_s_of(pid: int) -> float:
+    """CPU seconds of a process and its threads so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def replay(name: str, path: Path, folder: Path) -> tuple[float, float]:
@@ -190,6 +203,7 @@ def replay(name: str, path: Path, folder: Path) -> tuple[float, float]:
     queues, arrivals = read(path)
     least = least_s(queues, arrivals)
     instance = Instance(name, folder, nodes(RACKS * NODES_IN_RACK), queues)
+    used = instance.cpu_s()
     began, position, asked = time.monotonic(), 0, 0.0
     calls: list[Any] = []
     done = 0
@@ -216,8 +230,13 @@ def replay(name: str, path: Path, folder: Path) -> tuple[float, float]:
     took = time.monotonic() - began
     for results in ray.get(calls, timeout=ANSWER_S):
         assert all(result.reply.accepted for result in results)
+    cpu = {actor: (now - used[actor]) * 1000 / len(arrivals) for actor, now in instance.cpu_s().items()}
     instance.end()
-    say(f"{name}: {len(arrivals)} in {took:.1f} s, {len(arrivals) / took:.1f}/s; the least time is {least:.1f} s")
+    say(
+        f"{name}: {len(arrivals)} in {took:.1f} s, {len(arrivals) / took:.1f}/s; the least time is {least:.1f} s, Kueue"
+        f" takes {KUEUE_S[name]:.0f} s, {KUEUE_S[name] / least:.1f} times as long; CPU for each workload: "
+        + ", ".join(f"{actor} {ms:.2f} ms" for actor, ms in cpu.items())
+    )
     return len(arrivals) / took, took / least
 
 

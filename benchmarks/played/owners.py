@@ -67,6 +67,10 @@ class PlayedAllocator(AllocatorShell):
 class PlayedExecutor(Executor):
     """Runners that only let their time pass."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._working: dict[RunnerKey, RunnerView] = {}
+
     def keep_agents(self, snapshot: Snapshot) -> None:
         """No node has an agent."""
 
@@ -88,20 +92,28 @@ class PlayedExecutor(Executor):
         grant = replace(action.grant, version=1)
         view = RunnerView(*key, RunnerPhase.RUNNING, grant=grant, applied_version=1, revision=1)
         self._seen(view)
+        self._working[key] = view
         payload = json.loads(self._cluster.workloads[action.workload].spec.payload)
         runtime_s = float(payload["metadata"]["runtime_s"])
-        self._loop.call_soon_threadsafe(self._loop.call_later, runtime_s, self._end, view, 0)
+        self._loop.call_soon_threadsafe(self._loop.call_later, runtime_s, self._end, key, 0)
 
-    def _end(self, view: RunnerView, code: int) -> None:
-        self._seen(replace(view, phase=RunnerPhase.ENDED, exit_code=code, ended_s=time.time(), revision=9))
+    def _end(self, key: RunnerKey, code: int) -> None:
+        """It ends, if it has not: by itself or because it was told to."""
+        view = self._working.pop(key, None)
+        if view is not None:
+            self._seen(replace(view, phase=RunnerPhase.ENDED, exit_code=code, ended_s=time.time(), revision=9))
 
     def _update(self, action: act.UpdateRunner) -> None:
         if action.grant.stop is not None:
             key = (action.workload, action.attempt)
-            self._end(RunnerView(*key, RunnerPhase.RUNNING, grant=replace(action.grant, version=2)), TOLD_TO_STOP)
+            view = self._working.get(key)
+            if view is not None:
+                self._working[key] = replace(view, grant=replace(action.grant, version=2))
+            self._end(key, TOLD_TO_STOP)
 
     def _kill(self, key: RunnerKey, reason: str) -> None:
-        self._seen(RunnerView(*key, RunnerPhase.GONE, message=reason, ended_s=time.time()))
+        if self._working.pop(key, None) is not None:
+            self._seen(RunnerView(*key, RunnerPhase.GONE, message=reason, ended_s=time.time()))
 
 
 class PlayedController(ControllerShell):

@@ -174,6 +174,15 @@ class AllocatorShell:
     @ray.method
     async def remove(self, groups: GroupsOf) -> None:
         """Begin to give groups back; they leave the books when Ray's nodes report the room as free."""
+        self._begin_removal(groups)
+
+    @ray.method
+    async def remove_many(self, groups: tuple[GroupsOf, ...]) -> None:
+        """The same for several attempts."""
+        for one in groups:
+            self._begin_removal(one)
+
+    def _begin_removal(self, groups: GroupsOf) -> None:
         self._books.release(groups.workload, groups.attempt, groups.surpluses)
         for surplus in groups.surpluses:
             self._spawn("remove", groups.workload, groups.attempt, surplus)

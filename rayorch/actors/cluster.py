@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 
@@ -19,35 +18,23 @@ from rayorch.actors.inventory import Sight
 from rayorch.actors.names import allocator_name, find, inventory_name, queues_name
 from rayorch.adapters.ray_demand import ensure_coordinator
 from rayorch.core.allocations import gang_of
-from rayorch.core.arrays import entry_ids
 from rayorch.core.bound_devices import bundle_of
-from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
+from rayorch.core.copies import Copies
 from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.events import NodeCordoned
-from rayorch.core.history import History
 from rayorch.core.joint import batches
 from rayorch.core.policy import Profile
-from rayorch.core.queues import QueueChanges
 from rayorch.core.requests import CordonRequest, Reply, ResizeRequest, StartRequest
 from rayorch.core.sharing import asks_of_ray
 from rayorch.core.snapshot import Snapshot, Versions
-from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
-    Allocation,
-    ArraySpec,
     Kind,
     MemberPhase,
-    NodeHealth,
     NodeId,
-    NodeSpec,
-    QueueId,
-    QueueSpec,
     Resources,
-    Workload,
-    WorkloadId,
 )
 from rayorch.core.views import AutoscalerView
 
@@ -61,14 +48,12 @@ SHAPES_PERIOD_S = 30.0
 DEMAND_PERIOD_S = 60.0
 """The demand for capacity is repeated, in case who keeps it was restarted; an equal one costs nothing."""
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-class RayCluster:
+class RayCluster(Copies):
     """Implements `core.cluster.Cluster`. Used by one thread at a time."""
 
     def __init__(self, instance: str, profile: Profile) -> None:
+        super().__init__()
         self._instance = instance
         self._profile = profile
         self._queues: Any = None
@@ -78,31 +63,13 @@ class RayCluster:
         self._sent_demand: tuple[GangDemand, ...] | None = None
         self._demand_call: Any = None
         self._demand_sent_s = 0.0
-        self._versions = Versions(0, -1, -1)
-        self._renewals = 0
-        self.queue_specs: dict[QueueId, QueueSpec] = {}
-        self.workloads: dict[WorkloadId, Workload] = {}
-        self.nodes: dict[NodeId, NodeSpec] = {}
-        self.allocations: dict[tuple[WorkloadId, int], Allocation] = {}
-        self.capacity = Capacity()
-        self.history = History()
-        self._budgets: tuple[BudgetUse, ...] = ()
-        self._countables = Resources()
         self.autoscaler: AutoscalerView | None = None
         self.capacity_notes: tuple[str, ...] = ()
         self._capacity_version = -1
-        self._cordons: dict[NodeId, NodeCordoned] = {}
-        self._forgotten: list[WorkloadId] = []
-        self._arrays: dict[WorkloadId, ArraySpec] = {}
-        self._reservations: tuple[ReservationSpec, ...] = ()
-        self._sorted_queues: tuple[QueueSpec, ...] = ()
-        self._sorted_workloads: tuple[Workload, ...] = ()
-        self._sorted_nodes: tuple[NodeSpec, ...] | None = None
-        self._seen_nodes = -1
-        self._sorted_allocations: tuple[Allocation, ...] = ()
         self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
+        self._served_of: object = None
         self._shapes_pushed_s = 0.0
 
     # ------------------------------------------------------------ seeing
@@ -129,16 +96,6 @@ class RayCluster:
         """The inventory's handle."""
         return self._inventory
 
-    @property
-    def cordons(self) -> Mapping[NodeId, NodeCordoned]:
-        """The cordons in force."""
-        return self._cordons
-
-    def take_forgotten(self) -> tuple[WorkloadId, ...]:
-        """The workloads that were forgotten since the last call, as far as we were told."""
-        taken, self._forgotten = tuple(self._forgotten), []
-        return taken
-
     def snapshot(self) -> Snapshot:
         """Fetch what changed from each owner and join it.
 
@@ -153,7 +110,7 @@ class RayCluster:
                 self._allocator.changes_since.remote(self._versions.allocations),
             ]
         )
-        self._take_queues(changed)
+        self.take_queues(changed)
         inventory, full = self._take_sight(sight), sight.nodes.full
         if self._cordons != self._pushed_cordons or (full and self._cordons):
             # Not a turn may pass without the cordons: whoever set one was told that nothing new comes.
@@ -161,66 +118,25 @@ class RayCluster:
             calls = [self._inventory.set_cordons.remote(tuple(self._cordons.values()))]
             calls.append(self._inventory.sight_since.remote((inventory, self._capacity_version)))
             inventory = self._take_sight(_answers(calls)[1])
-        _merge(self.allocations, booked.full, {(a.workload, a.attempt): a for a in booked.allocations}, booked.removed)
+        self.take_books(booked)
         self._versions = Versions(changed.version, inventory, booked.version)
         self._renewals = changed.renewals
         if full:
             self._pushed_served = None  # a new inventory would take Serve's seats for foreign use
-        self._keep_owners_informed(synced)
-        if changed.full or changed.workloads or changed.forgotten or changed.folded:
-            self._sorted_workloads = _in_order(self.workloads)
-        if full or self._sorted_nodes is None or self._seen_nodes != inventory:
-            self._sorted_nodes, self._seen_nodes = _in_order(self.nodes), inventory
-        if booked.full or booked.allocations or booked.removed:
-            self._sorted_allocations = _in_order(self.allocations)
-        return Snapshot(
-            versions=self._versions,
-            now_s=now_s,
-            queues=self._sorted_queues,
-            workloads=self._sorted_workloads,
-            nodes=self._sorted_nodes,
-            allocations=self._sorted_allocations,
-            synced=synced,
-            capacity=self.capacity,
-            history=self.history,
-            countables=self._countables,
-            reservations=self._reservations,
-            budgets=self._budgets,
-        )
+        seen = self.joined(now_s, synced)
+        self._keep_owners_informed(seen)
+        return seen
 
     def _take_sight(self, sight: Sight) -> int:
         """Nodes and groups of one moment; answers with the inventory's version."""
-        nodes = sight.nodes
-        _merge(self.nodes, nodes.full, {n.id: n for n in nodes.nodes}, nodes.removed)
+        self.take_nodes(sight.nodes)
         if sight.capacity is not None or sight.capacity_version != self._capacity_version:
             self.capacity = sight.capacity or Capacity()
         self._capacity_version = sight.capacity_version
         self.autoscaler, self.capacity_notes = sight.autoscaler, sight.notes
-        return nodes.version
+        return sight.nodes.version
 
-    def _take_queues(self, changed: QueueChanges) -> None:
-        if changed.queues is not None:
-            self.queue_specs = {spec.id: spec for spec in changed.queues}
-            self._sorted_queues = _in_order(self.queue_specs)
-        self._cordons = {cordon.node: cordon for cordon in changed.cordons}
-        self._reservations = changed.reservations
-        for id in changed.forgotten:
-            self._forgotten += (id, *entry_ids(id, self._arrays.pop(id, None)))
-        self.history = self.history.changed(changed.history)
-        self._budgets, self._countables = changed.budgets, changed.countables
-        if changed.full:
-            self.workloads.clear()
-        for id in (*changed.forgotten, *changed.folded):
-            self.workloads.pop(id, None)
-        for workload in changed.workloads:
-            if workload.spec.array is not None:
-                self._arrays[workload.id] = workload.spec.array
-            if workload.state.terminal:
-                self.workloads.pop(workload.id, None)
-            else:
-                self.workloads[workload.id] = workload
-
-    def _keep_owners_informed(self, synced: bool) -> None:
+    def _keep_owners_informed(self, seen: Snapshot) -> None:
         """Pass copies on: what Serve holds to the inventory, what could ever be had to the queue owner's door.
 
         What Serve holds is not known while the allocator has not compared its books with the world (`synced`).
@@ -231,11 +147,12 @@ class RayCluster:
             self._pushed_shapes, self._shapes_pushed_s = self._versions.inventory, time.monotonic()
         if self.history.half_life_s != self._profile.ordering.usage_half_life_s:
             self._queues.set_half_life.remote(self._profile.ordering.usage_half_life_s)
-        served = self._served()
-        if synced and served != self._pushed_served:
-            self._inventory.set_served.remote(served)
-            self._pushed_served = served
-        gone = {node.id for node in self.nodes.values() if node.health is NodeHealth.LOST}
+        if seen.synced and (self._pushed_served is None or seen.allocations is not self._served_of):
+            served, self._served_of = self._served(), seen.allocations
+            if served != self._pushed_served:
+                self._inventory.set_served.remote(served)
+                self._pushed_served = served
+        gone = set(self._lost)
         if gone:
             gone -= {m.node for allocation in self.allocations.values() for m in allocation.members}
         if gone:
@@ -258,7 +175,7 @@ class RayCluster:
 
         Capacity comes last: nobody on this cluster waits for it.
         """
-        outcomes: dict[int, Outcome] = {}
+        outcomes = self._stop(plan)
         starts: list[tuple[int, Start]] = []
         scales: list[tuple[int, Scale]] = []
         for index, decision in enumerate(plan.decisions):
@@ -266,7 +183,7 @@ class RayCluster:
                 case Start():
                     starts.append((index, decision))
                 case Stop():
-                    outcomes[index] = _outcome(decision, self._reply(self._queues.commit_stop, decision))
+                    continue  # done
                 case Resize():
                     outcomes[index] = self._resize(decision)
                 case Scale():
@@ -280,9 +197,16 @@ class RayCluster:
         outcomes.update((index, self._scale(scale)) for index, scale in scales)
         return tuple(outcomes[index] for index in sorted(outcomes))
 
-    def _reply(self, method: Any, request: object) -> Reply:
-        reply: Reply = _answers([method.remote(request)])[0]
-        return reply
+    def _stop(self, plan: Plan) -> dict[int, Outcome]:
+        """All stops at once, each accepted or refused on its own; by their places in the plan."""
+        stops = [(index, decision) for index, decision in enumerate(plan.decisions) if isinstance(decision, Stop)]
+        if not stops:
+            return {}
+        replies = self._reply(self._queues.commit_stops, tuple(stop for _, stop in stops))
+        return {index: _outcome(stop, reply) for (index, stop), reply in zip(stops, replies, strict=True)}
+
+    def _reply(self, method: Any, request: object) -> Any:
+        return _answers([method.remote(request)])[0]
 
     def _start(self, starts: list[tuple[int, Start]], versions: Versions) -> dict[int, Outcome]:
         """Reserve, then commit, then begin to make the groups. What is refused gives its reservation back.
@@ -294,6 +218,7 @@ class RayCluster:
         requests = tuple(self._reservation(start, deadline_s) for _, start in starts)
         refusals = _answers([self._allocator.reserve_many.remote(requests)])[0] if requests else ()
         whole: list[list[tuple[int, Start]]] = []
+        dropped: list[GroupsOf] = []
         for places in batches([start for _, start in starts]):
             refused = next((refusals[n] for n in places if refusals[n]), "")
             if not refused:
@@ -303,7 +228,7 @@ class RayCluster:
                 index, start = starts[n]
                 outcomes[index] = Outcome(start, False, refusals[n] or f"with its partner: {refused}")
                 if not refusals[n]:
-                    self._allocator.remove.remote(_groups_of(start))
+                    dropped.append(_groups_of(start))
         commits = tuple(StartRequest(batch[0][1], versions, tuple(s for _, s in batch[1:])) for batch in whole)
         replies = _answers([self._queues.commit_starts.remote(commits)])[0] if commits else ()
         making: list[GroupsOf] = []
@@ -311,9 +236,11 @@ class RayCluster:
             for index, start in batch:
                 outcomes[index] = _outcome(start, reply)
                 if not reply.accepted:
-                    self._allocator.remove.remote(_groups_of(start))
+                    dropped.append(_groups_of(start))
                 elif self.workloads[start.workload].spec.kind is not Kind.SERVE:  # Serve makes its replicas' groups
                     making.append(_groups_of(start))
+        if dropped:
+            self._allocator.remove_many.remote(tuple(dropped))
         if making:
             self._allocator.create_many.remote(tuple(making))
         return outcomes
@@ -415,22 +342,8 @@ def _groups_of(start: Start) -> GroupsOf:
     return GroupsOf(start.workload, start.attempt, tuple(sorted({m.surplus for m in start.members})))
 
 
-def _in_order(copy: Mapping[Any, V]) -> tuple[V, ...]:
-    """The values by key, which is their order in a snapshot. Those that did not change are the same objects."""
-    return tuple(map(copy.__getitem__, sorted(copy)))
-
-
 def _outcome(decision: Decision, reply: Reply) -> Outcome:
     return Outcome(decision, reply.accepted, reply.message)
-
-
-def _merge(copy: dict[K, V], full: bool, changed: Mapping[K, V], removed: Iterable[K]) -> None:
-    """Bring a dated copy up to date."""
-    if full:
-        copy.clear()
-    copy.update(changed)
-    for key in removed:
-        copy.pop(key, None)
 
 
 def _answers(calls: list[Any]) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,15 @@ from rayorch.actors.views import Turn, explain_view, overview
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Reserve, Scale, Wait, WaitReason
 from rayorch.core.errors import ClusterError
+from rayorch.core.lookout import Lookout
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
 from rayorch.core.planning.waiting import Overlaid
 from rayorch.core.policy import Profile
-from rayorch.core.reconcile import BlockNodes, MarkReleasing, Rebind, reconcile
+from rayorch.core.reconcile import Action, BlockNodes, Known, MarkReleasing, Rebind
 from rayorch.core.requests import ACCEPTED
-from rayorch.core.runners import RunnerPhase, RunnerView
+from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
+from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import State, WorkloadId, WorkloadSpec
 from rayorch.core.views import ExplainView, Overview, PlanView
 from rayorch.core.whatif import smallest_changes, would
@@ -86,7 +89,9 @@ class ControllerShell:
         packages = Path(settings.runner.packages) if settings.runner.packages else None
         self._housekeeper = Housekeeper(settings.instance, packages)
         self._bypasses = BypassWatch(ray_jobs_of(settings.kuberay) if settings.kuberay else None)
-        self._runners: dict[tuple[WorkloadId, int], RunnerView] = {}
+        self._runners: dict[RunnerKey, RunnerView] = {}
+        self._runner_news: deque[RunnerKey] = deque()
+        self._lookout = Lookout()
         self._poked = asyncio.Event()
         self._turn: Turn | None = None
         self._started_s = time.time()
@@ -150,10 +155,10 @@ class ControllerShell:
         """
         began_s = time.monotonic()
         snapshot = self._cluster.snapshot()
+        actions = self._actions(snapshot)
+        self._executor.carry_out(actions)  # the others work on it while we decide, and what has ended frees its quota
         decided = plan(snapshot, self._settings.profile, self._memory)
         outcomes = self._cluster.commit(decided)
-        actions = reconcile(snapshot, dict(self._runners), self._settings.profile)
-        self._executor.carry_out(actions)
         self._executor.keep_agents(snapshot)
         self._housekeeper.tick(self._cluster)
         self._bypasses.tick()
@@ -170,6 +175,18 @@ class ControllerShell:
         self._turn = Turn(number, snapshot, shown, outcomes, ended_s, time.monotonic() - began_s)
         self._forget_ended_runners()
         return any(isinstance(action, SILENT) for action in actions)
+
+    def _actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        """What is to be done for the attempts, as `reconcile` says, at the price of what has changed."""
+        if not snapshot.synced:
+            return ()
+        news, nodes = self._cluster.take_news()
+        while self._runner_news:
+            news.add(self._runner_news.popleft())
+        cluster, profile = self._cluster, self._settings.profile
+        runners = dict(self._runners)
+        known = Known(cluster.workloads, cluster.allocations, runners, cluster.nodes, snapshot.now_s, profile)
+        return self._lookout.look(known, news, nodes)
 
     def _forget_ended_runners(self) -> None:
         """An attempt that is over needs its runner's answer no more."""
@@ -201,6 +218,7 @@ class ControllerShell:
         if known is not None and _is_old(view, known):
             return
         self._runners[view.workload, view.attempt] = view
+        self._runner_news.append((view.workload, view.attempt))
         self._poked.set()
 
     # ------------------------------------------------------------ what it shows

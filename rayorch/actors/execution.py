@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 import ray
@@ -23,6 +23,7 @@ from rayorch.actors.runner import RunnerSettings, failed_start, start_runner
 from rayorch.core import reconcile as act
 from rayorch.core.capacity import InstancePhase, Provider
 from rayorch.core.errors import ClusterError
+from rayorch.core.events import AttemptEnded
 from rayorch.core.requests import AttemptRef, ResizeRequest
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
 from rayorch.core.snapshot import Snapshot
@@ -66,6 +67,27 @@ def let_alone(snapshot: Snapshot) -> frozenset[NodeId]:
     return frozenset((leaving | idle) - held)
 
 
+@dataclass(slots=True)
+class _Calls:
+    """What one turn asks of the owners for many attempts at once."""
+
+    removals: list[GroupsOf] = field(default_factory=list)
+    creates: list[GroupsOf] = field(default_factory=list)
+    begun: list[AttemptRef] = field(default_factory=list)
+    ended: list[AttemptEnded] = field(default_factory=list)
+
+    def send(self, queues: Any, allocator: Any) -> None:
+        """What frees room goes first."""
+        if self.ended:
+            queues.end_attempts.remote(tuple(self.ended))
+        if self.removals:
+            allocator.remove_many.remote(tuple(self.removals))
+        if self.creates:
+            allocator.create_many.remote(tuple(self.creates))
+        if self.begun:
+            queues.ready_many.remote(tuple(self.begun))
+
+
 class Executor:
     """Used by the controller's thread; `seen` takes runner views from any thread."""
 
@@ -85,25 +107,32 @@ class Executor:
         self._watches: dict[RunnerKey, asyncio.Task[None]] = {}
 
     def carry_out(self, actions: tuple[act.Action, ...]) -> None:
-        """Send each action to whom it concerns. What can't be done for one workload holds up no other."""
-        for action in actions:
-            log.info("%s", action)
-            try:
-                self._one(action)
-            except ClusterError as error:
-                log.warning("not carried out, computed anew in the next turn: %s: %s", action, error)
+        """Send each action to whom it concerns, those of one kind in one call.
 
-    def _one(self, action: act.Action) -> None:
+        What can't be done for one workload holds up no other.
+        """
+        calls = _Calls()
+        try:
+            for action in actions:
+                log.info("%s", action)
+                try:
+                    self._one(action, calls)
+                except ClusterError as error:
+                    log.warning("not carried out, computed anew in the next turn: %s: %s", action, error)
+        finally:
+            calls.send(self._cluster.queues, self._cluster.allocator)
+
+    def _one(self, action: act.Action, calls: _Calls) -> None:
         queues, allocator = self._cluster.queues, self._cluster.allocator
         match action:
             case act.CreateGroups():
-                allocator.create.remote(GroupsOf(action.workload, action.attempt, action.surpluses))
+                calls.creates.append(GroupsOf(action.workload, action.attempt, action.surpluses))
             case act.RemoveGroups():
-                allocator.remove.remote(GroupsOf(action.workload, action.attempt, action.surpluses))
+                calls.removals.append(GroupsOf(action.workload, action.attempt, action.surpluses))
             case act.DropReservation():
                 held = self._cluster.allocations.get((action.workload, action.attempt))
                 numbers = tuple(sorted({m.surplus for m in held.members})) if held else ()
-                allocator.remove.remote(GroupsOf(action.workload, action.attempt, numbers))
+                calls.removals.append(GroupsOf(action.workload, action.attempt, numbers))
             case act.MarkReleasing():
                 allocator.release.remote(GroupsOf(action.workload, action.attempt, action.surpluses))
             case act.Rebind():
@@ -117,11 +146,11 @@ class Executor:
             case act.KillRunner():
                 self._kill((action.workload, action.attempt), action.reason)
             case act.MarkReady():
-                queues.ready.remote(AttemptRef(action.workload, action.attempt))
+                calls.begun.append(AttemptRef(action.workload, action.attempt))
             case act.EndAttempt():
                 self._sweep(AttemptRef(action.event.workload, action.event.attempt))
                 self._finish_log(AttemptRef(action.event.workload, action.event.attempt))
-                queues.end_attempt.remote(action.event)
+                calls.ended.append(action.event)
             case act.BlockNodes():
                 self._cluster.inventory.block.remote((action.nodes, action.until_s, action.reason))
             case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -163,6 +163,31 @@ class QueueShell:
             return refusal(error)
         return ACCEPTED
 
+    async def _commands(
+        self, checks: Sequence[Callable[[Stage], tuple[Event, ...]]], settle: Sequence[AttemptRef] = ()
+    ) -> tuple[Reply, ...]:
+        """The same for several, each on its own, in this order: they are one transaction of the journal.
+
+        `settle`: of each, the attempt whose held reports are due first.
+        """
+
+        def one(stage: Stage, place: int) -> Reply:
+            try:
+                if settle:
+                    stage.take(_still_true(stage, self._pacer.settle(settle[place])))
+                stage.take(checks[place](stage))
+                stage.settle()
+            except RayorchError as error:
+                if stage.broken:
+                    raise
+                return refusal(error)
+            return ACCEPTED
+
+        try:
+            return await self._tree.run(lambda stage: tuple(one(stage, place) for place in range(len(checks))))
+        except RayorchError as error:
+            return tuple(refusal(error) for _ in checks)
+
     # ------------------------------------------------------------ crons
 
     def _look_at_crons(self) -> None:
@@ -286,23 +311,26 @@ class QueueShell:
     @ray.method
     async def commit_start(self, request: StartRequest) -> Reply:
         """The commit of a start; "stale" when the facts have changed."""
-        return await self._commit_start(request)
-
-    async def _commit_start(self, request: StartRequest) -> Reply:
-        return await self._command(
-            lambda s: s.tree.commit_start(request.start, request.versions, s.now_s, request.partners)
-        )
+        return await self._command(partial(_start, request))
 
     @ray.method
     async def commit_starts(self, requests: tuple[StartRequest, ...]) -> tuple[Reply, ...]:
-        """Several commits, each on its own, in this order; they share a batch of the journal."""
-        return tuple(await asyncio.gather(*(self._commit_start(request) for request in requests)))
+        """Several commits, each on its own, in this order; they are one transaction of the journal."""
+        return await self._commands([partial(_start, request) for request in requests])
 
     @ray.method
     async def commit_stop(self, stop: Stop) -> Reply:
         """Order an attempt to end; durable before anyone is told."""
-        ref = AttemptRef(stop.workload, stop.attempt)
-        return await self._command(lambda s: s.tree.commit_stop(stop, s.now_s), settle=ref)
+        return (await self._commit_stops((stop,)))[0]
+
+    @ray.method
+    async def commit_stops(self, stops: tuple[Stop, ...]) -> tuple[Reply, ...]:
+        """The same for several attempts, each on its own, in this order."""
+        return await self._commit_stops(stops)
+
+    async def _commit_stops(self, stops: tuple[Stop, ...]) -> tuple[Reply, ...]:
+        refs = [AttemptRef(stop.workload, stop.attempt) for stop in stops]
+        return await self._commands([partial(_stop, stop) for stop in stops], refs)
 
     @ray.method
     async def commit_resize(self, request: ResizeRequest) -> Reply:
@@ -312,13 +340,26 @@ class QueueShell:
     @ray.method
     async def ready(self, attempt: AttemptRef) -> Reply:
         """The attempt's work has begun."""
-        return await self._command(lambda s: s.tree.ready(attempt.workload, attempt.attempt, s.now_s))
+        return await self._command(partial(_ready, attempt))
+
+    @ray.method
+    async def ready_many(self, attempts: tuple[AttemptRef, ...]) -> tuple[Reply, ...]:
+        """The same for several attempts, each on its own."""
+        return await self._commands([partial(_ready, attempt) for attempt in attempts])
 
     @ray.method
     async def end_attempt(self, ended: AttemptEnded) -> Reply:
         """The attempt is over and holds nothing."""
-        ref = AttemptRef(ended.workload, ended.attempt)
-        return await self._command(lambda s: s.tree.end_attempt(ended), settle=ref)
+        return (await self._end_attempts((ended,)))[0]
+
+    @ray.method
+    async def end_attempts(self, ended: tuple[AttemptEnded, ...]) -> tuple[Reply, ...]:
+        """The same for several attempts, each on its own."""
+        return await self._end_attempts(ended)
+
+    async def _end_attempts(self, ended: tuple[AttemptEnded, ...]) -> tuple[Reply, ...]:
+        refs = [AttemptRef(one.workload, one.attempt) for one in ended]
+        return await self._commands([partial(_end, one) for one in ended], refs)
 
     @ray.method
     async def set_capacity(self, shapes: tuple[NodeShape, ...]) -> None:
@@ -505,6 +546,22 @@ def _admit(stage: Stage, spec: WorkloadSpec, tell: bool) -> SubmitResult:
             raise
         return SubmitResult(spec.id, refusal(error))
     return SubmitResult(spec.id, ACCEPTED, stage.tree.workloads[spec.id] if tell else None)
+
+
+def _start(request: StartRequest, stage: Stage) -> tuple[Event, ...]:
+    return stage.tree.commit_start(request.start, request.versions, stage.now_s, request.partners)
+
+
+def _stop(stop: Stop, stage: Stage) -> tuple[Event, ...]:
+    return stage.tree.commit_stop(stop, stage.now_s)
+
+
+def _ready(attempt: AttemptRef, stage: Stage) -> tuple[Event, ...]:
+    return stage.tree.ready(attempt.workload, attempt.attempt, stage.now_s)
+
+
+def _end(ended: AttemptEnded, stage: Stage) -> tuple[Event, ...]:
+    return stage.tree.end_attempt(ended)
 
 
 def _reported(stage: Stage, request: ReportRequest) -> tuple[Event, ...]:

@@ -12,154 +12,86 @@ An attempt is journalled as ended only when it holds nothing: a new one can't st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rayorch.core.actions import Action as Action
+from rayorch.core.actions import BlockNodes as BlockNodes
+from rayorch.core.actions import CreateGroups as CreateGroups
+from rayorch.core.actions import DropReservation as DropReservation
+from rayorch.core.actions import EndAttempt as EndAttempt
+from rayorch.core.actions import KillRunner as KillRunner
+from rayorch.core.actions import MarkReady as MarkReady
+from rayorch.core.actions import MarkReleasing as MarkReleasing
+from rayorch.core.actions import Rebind as Rebind
+from rayorch.core.actions import RemoveGroups as RemoveGroups
+from rayorch.core.actions import Reseat as Reseat
+from rayorch.core.actions import StartRunner as StartRunner
+from rayorch.core.actions import UpdateRunner as UpdateRunner
 from rayorch.core.allocations import bind_seats
 from rayorch.core.bound_devices import news_of
 from rayorch.core.decisions import Resize
 from rayorch.core.endings import Facts, ending, runner_existed
 from rayorch.core.events import AttemptEnded
-from rayorch.core.grants import Grant
 from rayorch.core.policy import Profile
-from rayorch.core.reports import SeatInUse
 from rayorch.core.runners import RunnerKey as RunnerKey
 from rayorch.core.runners import RunnerPhase as RunnerPhase
 from rayorch.core.runners import RunnerView as RunnerView
 from rayorch.core.runners import grant_for as grant_for
 from rayorch.core.runners import same_grant
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeHealth, NodeId, State, StopCause, WorkloadId
-
-# ---------------------------------------------------------------- actions
-
-
-@dataclass(frozen=True, slots=True)
-class CreateGroups:
-    """Allocator: make the groups of these seats, each pinned to its nodes."""
-
-    workload: WorkloadId
-    attempt: int
-    surpluses: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveGroups:
-    """Allocator: release these seats, remove their groups, and drop them from the books when the groups are gone."""
-
-    workload: WorkloadId
-    attempt: int
-    surpluses: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DropReservation:
-    """Allocator: the reservation was never committed and has no group; forget it."""
-
-    workload: WorkloadId
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class MarkReleasing:
-    """Allocator: these seats were taken from the attempt and are on their way back (`Allocations.release`)."""
-
-    workload: WorkloadId
-    attempt: int
-    surpluses: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rebind:
-    """Allocator: these are the groups that Serve really uses, or devices that were seen (`Allocations.rebind`)."""
-
-    workload: WorkloadId
-    attempt: int
-    in_use: tuple[SeatInUse, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reseat:
-    """Queue owner: commit the seats that the attempt really has (`QueueTree.commit_resize`).
-
-    After a surplus seat whose group could not be made or whose node was lost, and after Serve left another seat
-    than the one that was taken.
-    """
-
-    resize: Resize
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StartRunner:
-    """Controller: start the attempt's runner by its name, with this grant."""
-
-    workload: WorkloadId
-    attempt: int
-    grant: Grant
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRunner:
-    """Controller: give the runner this grant; the runner numbers it."""
-
-    workload: WorkloadId
-    attempt: int
-    grant: Grant
-
-
-@dataclass(frozen=True, slots=True)
-class KillRunner:
-    """Controller: end the runner with its processes, and forget it once it is gone."""
-
-    workload: WorkloadId
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MarkReady:
-    """Queue owner: the attempt's work has begun (`QueueTree.ready`)."""
-
-    workload: WorkloadId
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndAttempt:
-    """Queue owner: the attempt is over and holds nothing (`QueueTree.end_attempt`)."""
-
-    event: AttemptEnded
-
-
-@dataclass(frozen=True, slots=True)
-class BlockNodes:
-    """Inventory: a group could not be made on these nodes (`Inventory.block`)."""
-
-    nodes: tuple[NodeId, ...]
-    until_s: float
-    reason: str
-
-
-Action = (
-    CreateGroups
-    | RemoveGroups
-    | DropReservation
-    | MarkReleasing
-    | Rebind
-    | Reseat
-    | StartRunner
-    | UpdateRunner
-    | KillRunner
-    | MarkReady
-    | EndAttempt
-    | BlockNodes
+from rayorch.core.types import (
+    Allocation,
+    Kind,
+    Member,
+    MemberPhase,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    State,
+    StopCause,
+    Workload,
+    WorkloadId,
 )
 
 LIVE = (State.RUNNING, State.STOPPING)
 
 
 # ---------------------------------------------------------------- the turn
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known at `now_s`, by id. `workloads`: at least those that are live. `runners` is complete: an attempt
+    that is not in it was looked for and has no runner."""
+
+    workloads: Mapping[WorkloadId, Workload]
+    held: Mapping[RunnerKey, Allocation]
+    runners: Mapping[RunnerKey, RunnerView]
+    nodes: Mapping[NodeId, NodeSpec]
+    now_s: float
+    profile: Profile
+
+    def live(self, key: RunnerKey) -> Workload | None:
+        """The workload of this attempt, while the attempt is the current one and has not ended."""
+        workload = self.workloads.get(key[0])
+        if workload is None or workload.attempt != key[1] or workload.state not in LIVE:
+            return None
+        return workload
+
+    def facts(self, workload: Workload) -> Facts:
+        """All about its current attempt."""
+        key, nodes, places = (workload.id, workload.attempt), self.nodes, {m.node for m in workload.placement}
+        return Facts(
+            workload=workload,
+            allocation=self.held.get(key),
+            view=self.runners.get(key),
+            lost=tuple(sorted(n for n in places if n in nodes and nodes[n].health is NodeHealth.LOST)),
+            missing=tuple(sorted(n for n in places if nodes and n not in nodes)),
+            now_s=self.now_s,
+            profile=self.profile,
+            nodes=nodes,
+        )
 
 
 def reconcile(snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profile: Profile) -> tuple[Action, ...]:
@@ -170,33 +102,35 @@ def reconcile(snapshot: Snapshot, runners: Mapping[RunnerKey, RunnerView], profi
     """
     if not snapshot.synced:
         return ()
-    live = {w.id: w for w in snapshot.workloads if w.state in LIVE}
-    held = {(a.workload, a.attempt): a for a in snapshot.allocations}
-    known = {node.id: node for node in snapshot.nodes}
-    actions: list[Action] = []
-    for key, allocation in sorted(held.items()):
-        workload = live.get(key[0])
-        if workload is None or workload.attempt != key[1]:
-            actions.append(_give_back(allocation))
-    for key, view in sorted(runners.items()):
-        workload = live.get(key[0])
-        if (workload is None or workload.attempt != key[1]) and view.phase is not RunnerPhase.GONE:
-            actions.append(KillRunner(*key, "the attempt is over"))
-    for id, workload in sorted(live.items()):
-        key = (id, workload.attempt)
-        nodes = sorted({m.node for m in workload.placement})
-        facts = Facts(
-            workload=workload,
-            allocation=held.get(key),
-            view=runners.get(key),
-            lost=tuple(n for n in nodes if n in known and known[n].health is NodeHealth.LOST),
-            missing=tuple(n for n in nodes if known and n not in known),
-            now_s=snapshot.now_s,
-            profile=profile,
-            nodes=known,
-        )
-        actions += _attempt(facts, snapshot)
-    return tuple(actions)
+    known = Known(
+        workloads={w.id: w for w in snapshot.workloads if w.state in LIVE},
+        held={(a.workload, a.attempt): a for a in snapshot.allocations},
+        runners=runners,
+        nodes={node.id: node for node in snapshot.nodes},
+        now_s=snapshot.now_s,
+        profile=profile,
+    )
+    live = {(w.id, w.attempt) for w in known.workloads.values()}
+    return tuple(action for _, action in actions_for(known, live | known.held.keys() | runners.keys()))
+
+
+def actions_for(known: Known, keys: Iterable[RunnerKey]) -> list[tuple[RunnerKey, Action]]:
+    """The next actions for these attempts, each with its attempt: what is left of ended ones comes first."""
+    live: list[tuple[RunnerKey, Workload]] = []
+    left: list[tuple[RunnerKey, Action]] = []
+    kills: list[tuple[RunnerKey, Action]] = []
+    for key in sorted(keys):
+        workload = known.live(key)
+        if workload is not None:
+            live.append((key, workload))
+            continue
+        allocation, view = known.held.get(key), known.runners.get(key)
+        if allocation is not None:
+            left.append((key, _give_back(allocation)))
+        if view is not None and view.phase is not RunnerPhase.GONE:
+            kills.append((key, KillRunner(*key, "the attempt is over")))
+    made = [(key, action) for key, workload in live for action in _attempt(known.facts(workload))]
+    return [*left, *kills, *made]
 
 
 def _give_back(allocation: Allocation) -> Action:
@@ -206,8 +140,8 @@ def _give_back(allocation: Allocation) -> Action:
     return RemoveGroups(allocation.workload, allocation.attempt, _numbers(allocation.members))
 
 
-def _attempt(facts: Facts, snapshot: Snapshot) -> list[Action]:
-    blocks = _block_failed(facts, snapshot)
+def _attempt(facts: Facts) -> list[Action]:
+    blocks = _block_failed(facts)
     end = ending(facts)
     if end is not None:
         return [*blocks, *_wind_up(facts, end)]
@@ -262,7 +196,7 @@ def _make_groups(facts: Facts, allocation: Allocation) -> list[Action]:
     return [CreateGroups(workload.id, workload.attempt, _numbers(tuple(wanted)))] if wanted else []
 
 
-def _block_failed(facts: Facts, snapshot: Snapshot) -> list[Action]:
+def _block_failed(facts: Facts) -> list[Action]:
     """Block nodes on which a group could not be made, whatever has become of the attempt since."""
     allocation, order = facts.allocation, facts.workload.stop
     if allocation is None or facts.workload.spec.kind is Kind.SERVE:
@@ -270,15 +204,15 @@ def _block_failed(facts: Facts, snapshot: Snapshot) -> list[Action]:
     not_started = order is not None and order.cause is StopCause.START_FAILED
     if allocation.failed or not_started:
         waiting = {m.node for m in allocation.members if m.surplus in allocation.gang and not m.group_id}
-        return _block(waiting, allocation.failed or "a placement group was not ready in time", facts, snapshot)
+        return _block(waiting, allocation.failed or "a placement group was not ready in time", facts)
     failed = {m.node for m in allocation.members if not m.group_id and _failed_seat(facts, m)}
-    return _block(failed, "a placement group could not be made here", facts, snapshot)
+    return _block(failed, "a placement group could not be made here", facts)
 
 
-def _block(nodes: set[NodeId], reason: str, facts: Facts, snapshot: Snapshot) -> list[Action]:
+def _block(nodes: set[NodeId], reason: str, facts: Facts) -> list[Action]:
     """Block nodes that are not blocked yet."""
-    open_nodes = {n.id for n in snapshot.nodes if n.health is not NodeHealth.LOST and n.blocked_until_s <= facts.now_s}
-    chosen = tuple(sorted(nodes & open_nodes))
+    there = [facts.nodes[id] for id in sorted(nodes) if id in facts.nodes]
+    chosen = tuple(n.id for n in there if n.health is not NodeHealth.LOST and n.blocked_until_s <= facts.now_s)
     return [BlockNodes(chosen, facts.now_s + facts.profile.block_node_s, reason)] if chosen else []
 
 

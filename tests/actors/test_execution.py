@@ -53,7 +53,7 @@ def test_what_fails_for_one_workload_is_done_for_the_others(monkeypatch: pytest.
     made: list[object] = []
     create = SimpleNamespace(remote=made.append)
     executor._cluster = cast(Any, SimpleNamespace(workloads={WorkloadId("bad"): None}, queues=None, allocator=None))
-    executor._cluster.allocator = SimpleNamespace(create=create)
+    executor._cluster.allocator = SimpleNamespace(create_many=create)
     executor.carry_out((ORDER, act.CreateGroups(WorkloadId("good"), 1, (0,))))
     assert len(made) == 1
 
