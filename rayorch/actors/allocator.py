@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from rayorch.actors import wire as wire
 from rayorch.actors.names import allocator_name, find, inventory_name, owner_options, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import (
@@ -31,6 +32,7 @@ from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
 from rayorch.core.allocations import AllocationChanges, Allocations
 from rayorch.core.bound_devices import bundle_of, named
 from rayorch.core.errors import ClusterError, SpecError, StalePlanError
+from rayorch.core.pickling import register
 from rayorch.core.queues import LIVE
 from rayorch.core.reports import SeatInUse
 from rayorch.core.requests import AttemptRef
@@ -94,6 +96,9 @@ class GroupsOf:
     workload: WorkloadId
     attempt: int
     surpluses: tuple[int, ...]
+
+
+register((Reservation, GroupsOf))
 
 
 class AllocatorShell:

@@ -33,7 +33,8 @@ STEP_S = 2.0
 """A clock that gains this much on the machine's uptime between two looks was set forward, or the machine slept."""
 
 COMPACT_EVERY = 10_000
-"""Records after which a snapshot is taken: bounds the replay at a restart (about 0.1 ms a record)."""
+"""Records after which a snapshot is taken: bounds the replay at a restart (about 0.1 ms a record). Where there are more
+workloads than that, as many records as workloads: a snapshot holds them all, so each record pays for one at most."""
 
 
 class Stage:
@@ -280,7 +281,7 @@ class DurableTree:
     # ------------------------------------------------------------ compaction
 
     def _set_next_compaction(self) -> None:
-        self._compact_at = self.journal.snapshot_sequence + self._compact_every
+        self._compact_at = self.journal.snapshot_sequence + max(self._compact_every, len(self.tree.workloads))
 
     def _compact_if_due(self) -> None:
         if not self._compacting and not self._stale and self.journal.sequence >= self._compact_at:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from rayorch.actors import wire as wire
 from rayorch.actors.device_reports import device_reports
 from rayorch.actors.names import inventory_name, owner_options
 from rayorch.actors.poke import Poker, controller_sender

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from rayorch.actors import wire as wire
 from rayorch.actors.cron import CRON_LOOK_S, cron_view, due_moments
 from rayorch.actors.durable_tree import COMPACT_EVERY, DurableTree, Stage
 from rayorch.actors.journal import Journal
@@ -57,7 +58,7 @@ from rayorch.core.requests import (
 )
 from rayorch.core.retention import DEFAULT_RETENTION, Retention
 from rayorch.core.timing import ReservationSpec
-from rayorch.core.types import QueueId, QueueSpec, Resources, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import QueueId, QueueSpec, Resources, Workload, WorkloadId, WorkloadSpec
 
 log = logging.getLogger(__name__)
 
@@ -488,9 +489,6 @@ class QueueShell:
     async def status(self) -> OwnerStatus:
         """How the owner is; never waits for the disk."""
         journal, tree = self._tree.journal, self._tree.tree
-        counts = dict.fromkeys(State, 0)
-        for workload in tree.workloads.values():
-            counts[workload.state] += 1
         return OwnerStatus(
             instance=self._settings.instance,
             journal_id=journal.journal_id,
@@ -499,7 +497,7 @@ class QueueShell:
             version=tree.version,
             sequence=journal.sequence,
             snapshot_sequence=journal.snapshot_sequence,
-            states=tuple(counts.items()),
+            states=tuple(tree.states.items()),
             queues=len(tree.queues),
             started_s=self._started_s,
             recovery_s=self._recovery_s,

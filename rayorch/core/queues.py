@@ -96,6 +96,7 @@ class QueueTree(QueueCommands, CalendarTree):
         self._deadlines = Deadlines()
         self._joint = JointIndex()
         self._history = HistoryBook()
+        self._states = dict.fromkeys(State, 0)
 
     # ------------------------------------------------------------ reading
 
@@ -108,6 +109,11 @@ class QueueTree(QueueCommands, CalendarTree):
     def workloads(self) -> Mapping[WorkloadId, Workload]:
         """All workloads, ended ones too until they are forgotten."""
         return self._workloads
+
+    @property
+    def states(self) -> Mapping[State, int]:
+        """How many workloads are in each state."""
+        return self._states
 
     @property
     def cordons(self) -> Mapping[NodeId, NodeCordoned]:
@@ -437,6 +443,7 @@ class QueueTree(QueueCommands, CalendarTree):
         if not workload.state.terminal:
             raise TransitionError(f"workload {id} can't be forgotten: it is {workload.state.value}")
         del self._workloads[id]
+        self._states[workload.state] -= 1
         self._log.drop(id, self._version + 1)
         if workload.spec.array is not None:
             for entry in self._arrays.forget(id):
@@ -448,6 +455,9 @@ class QueueTree(QueueCommands, CalendarTree):
         """Replace a workload and keep the counts per queue, the history of usage and the order of change."""
         old = self._workloads.get(workload.id)
         self._workloads[workload.id] = workload
+        self._states[workload.state] += 1
+        if old is not None:
+            self._states[old.state] -= 1
         self._log.touch(workload.id, self._version + 1)
         if workload.state not in LIVE:
             self._renewals.forget(workload.id)
