@@ -68,6 +68,14 @@ def time_key(workload: Workload, view: OrderView) -> SortKey:
     return (-workload.spec.priority, at, workload.submitted_s)
 
 
+@ranks(3, _demoted_s)
+@based_on(Basis.HISTORY)
+@in_words(_words)
+def senior_key(workload: Workload, view: OrderView) -> SortKey:
+    """The smallest key goes first; and of one level the older takes the room of the younger (Pollux' Tiresias)."""
+    return (-workload.spec.priority, level(workload, view), workload.submitted_s)
+
+
 def level(workload: Workload, view: OrderView) -> int:
     """0 is the top."""
     return _level_at(attained_gpu_s(workload, view.now_s), view)
