@@ -19,16 +19,18 @@ from rayorch.sim.models.restart import RestartModel as RestartModel
 from rayorch.sim.models.runtime import RuntimeModel as RuntimeModel
 from rayorch.sim.models.runtime import RunTimes as RunTimes
 from rayorch.sim.models.runtime import Told as Told
+from rayorch.sim.models.speed import SpeedModel as SpeedModel
 from rayorch.sim.models.streams import stream as stream
 
 
 @dataclass(frozen=True, slots=True)
 class SimModels:
     """The world of one run. The default: runs take what the trace says and are told so, restarts cost nothing,
-    nothing fails.
+    nothing fails. `speed`: how fast work goes where it lies; None: everywhere alike.
     """
 
     runtime: RuntimeModel = RuntimeModel()
     restart: RestartModel = RestartModel()
     failures: FailureModel = FailureModel()
     provisioning: ProvisioningModel = ProvisioningModel()
+    speed: SpeedModel | None = None

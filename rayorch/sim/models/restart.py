@@ -23,6 +23,7 @@ class RestartCost:
     `restart_s`: from a new attempt's start until it does new work. `checkpoint_s`: what one checkpoint blocks it for.
     `interval_s`: work between two checkpoints; 0: every moment is saved, infinite: none is; None: Daly's interval.
     `on_request`: a stop that is announced saves everything first. `sigma`: how much restarts vary (log-normal).
+    `start_s`: the same as `restart_s` for the very first attempt.
     """
 
     restart_s: float = 0.0
@@ -30,6 +31,7 @@ class RestartCost:
     interval_s: float | None = ALWAYS_SAVED
     on_request: bool = True
     sigma: float = 0.0
+    start_s: float = 0.0
 
     def interval(self, mtbf_s: float) -> float:
         """Work between two checkpoints where the gang fails once in `mtbf_s`."""
@@ -124,8 +126,8 @@ class RestartModel:
 NO_RESTART_COST = RestartModel()
 """Restarts are free and nothing is ever lost: what traces without any word on it are run with."""
 
-POLLUX = RestartModel(default=RestartCost(30.0))
-"""What the simulator of Pollux (Qiao, OSDI'21) takes for every change of an allocation."""
+POLLUX = RestartModel(default=RestartCost(30.0, start_s=30.0))
+"""What the simulator of Pollux (Qiao, OSDI'21) takes for every change of an allocation, the first one included."""
 
 SIA = RestartModel.of_seconds(
     {"deepspeech2": 25.0, "cifar10": 50.0, "ncf": 15.0, "yolov3": 80.0, "bert": 120.0, "imagenet": 250.0}, 30.0

@@ -87,7 +87,7 @@ class TraceCluster:
         self._workloads: dict[WorkloadId, Workload] = {}
         self._nodes: dict[NodeId, NodeSpec] = {}
         self._allocations: dict[RunnerKey, Allocation] = {}
-        self._history = History()
+        self.history = History()
         self.inventory.observe(tuple(nodes), start_s)
         self.tree.set_capacity(self.inventory.shapes())
         for queue in queues:
@@ -126,7 +126,7 @@ class TraceCluster:
             self._allocations.pop(key, None)
         self._queues = queues.queues if queues.queues is not None else self._queues
         self._versions = Versions(queues.version, nodes.version, books.version)
-        self._history = self._history.changed(queues.history)
+        self.history = self.history.changed(queues.history)
         return Snapshot(
             versions=self._versions,
             now_s=self.now_s,
@@ -134,7 +134,7 @@ class TraceCluster:
             workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
             nodes=tuple(self._nodes[id] for id in sorted(self._nodes)),
             allocations=tuple(self._allocations[key] for key in sorted(self._allocations)),
-            history=self._history,
+            history=self.history,
             countables=queues.countables,
             reservations=queues.reservations,
             budgets=queues.budgets,

@@ -16,9 +16,9 @@ class RunningJob:
 
     Of the current attempt: `attempt`, 0 while it holds nothing; `held_s`: since when it holds `nodes` and `held_gpus`;
     `since_s`: up to when `worked_s` (work since its last start or checkpoint that was restored) is counted, None while
-    it does not work; `rate`: work done in a second. `stamp` tells events that were scheduled for it from those that
-    hold no more. `broken`: what it ran on is gone, or
-    nothing of it can be saved. `saved_s`: what of the work of the attempt that ends is saved.
+    it does not work; `rate`: work done in a second; `speed`: of that, what its seats make of it. `stamp` tells events
+    that were scheduled for it from those that hold no more. `broken`: what it ran on is gone, or nothing of it can be
+    saved. `saved_s`: what of the work of the attempt that ends is saved.
     """
 
     job: TraceJob
@@ -34,6 +34,7 @@ class RunningJob:
     since_s: float | None = None
     worked_s: float = 0.0
     rate: float = 1.0
+    speed: float = 1.0
     stamp: int = 0
     broken: bool = False
     saved_s: float = 0.0

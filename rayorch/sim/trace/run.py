@@ -7,6 +7,7 @@ Nothing is decided here. What is simulated is work: how long it runs, what a sto
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from resource import RUSAGE_THREAD, getrusage
 
@@ -24,6 +25,7 @@ from rayorch.core.types import (
     UNIT,
     Kind,
     Member,
+    NodeId,
     NodeSpec,
     QueueId,
     QueueSpec,
@@ -49,6 +51,8 @@ TOLD_EVERY = 2_000
 """Events between two calls of `on_progress`."""
 FORGOTTEN_AT_ONCE = 1_000
 """Ended jobs are forgotten in heaps of so many: nobody asks for them any more."""
+SAME_S = 1e-6
+"""A moment this close to that of a round is in it."""
 STOPPED_CODE = 143
 CRASH_CODE = 1
 
@@ -62,12 +66,14 @@ def run(
     models: SimModels | None = None,
     seed: int = 0,
     until_s: float | None = None,
+    round_s: float = 0.0,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
     """The trace's jobs on these nodes under this profile; deterministic: the same arguments give the same log.
 
     `nodes`, `queues`: where none are given, the trace's own; queues that only jobs name are added without shares or
-    limits. `until_s`: stop there; None: when nothing more can happen. `on_progress` is called every now and then.
+    limits. `until_s`: stop there; None: when nothing more can happen. `round_s`: the loop has its turn at multiples of
+    it, however much happens in between; 0: whenever something happens. `on_progress` is called every now and then.
     SpecError for a trace that can't be run at all; a job that the door refuses is recorded as failed.
     """
     begun_s = _cpu_s()
@@ -76,7 +82,7 @@ def run(
         raise SpecError("nodes", f"trace {trace.name} names none, so that some must be given")
     model = models if models is not None else SimModels()
     cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile)
-    loop = _Loop(trace, cluster, model, seed, until_s, on_progress, begun_s)
+    loop = _Loop(trace, cluster, model, seed, until_s, round_s, on_progress, begun_s)
     loop.run()
     return loop.outcome()
 
@@ -111,6 +117,7 @@ class _Loop:
         models: SimModels,
         seed: int,
         until_s: float | None,
+        round_s: float,
         on_progress: Callable[[Progress], None] | None,
         begun_s: float,
     ) -> None:
@@ -119,6 +126,7 @@ class _Loop:
         self._models = models
         self._seed = seed
         self._until_s = until_s
+        self._round_s = round_s
         self._on_progress = on_progress
         self._begun_s = begun_s
         self._memory = Memory()
@@ -156,11 +164,22 @@ class _Loop:
                 break
             cluster.now_s = now_s
             self._happen(now_s)
-            self._turn(now_s)
+            if self._has_turn(now_s):
+                self._turn(now_s)
             self._diary.sample(now_s)
             self._tell()
         if self._until_s is not None:
             cluster.now_s = max(cluster.now_s, self._until_s)
+
+    def _has_turn(self, now_s: float) -> bool:
+        """Whether the loop looks now. Where it goes by rounds, it looks at the next one at what has happened."""
+        if not self._round_s:
+            return True
+        rounds = round(now_s / self._round_s)
+        if abs(now_s - rounds * self._round_s) < SAME_S:
+            return True
+        self._wakes.at(math.ceil(now_s / self._round_s) * self._round_s)
+        return False
 
     def _happen(self, now_s: float) -> None:
         """All that is due by now: ends first, then nodes, then who comes."""
@@ -277,7 +296,7 @@ class _Loop:
     def _begin(self, job: RunningJob, now_s: float) -> None:
         """It works from now on, as fast as its nodes let it."""
         job.stamp += 1
-        ends_s = job.begin(now_s, self._faults.rate(job.nodes))
+        ends_s = job.begin(now_s, self._faults.rate(job.nodes) * job.speed)
         self._moments.put(ends_s, Moment.END, job.id, job.stamp)
 
     def _release(self, job: RunningJob, announced: bool) -> None:
@@ -330,6 +349,7 @@ class _Loop:
         job = self._jobs[workload.spec.id]
         units = sum(member.bundle.gpu_units for member in members)
         job.hold(workload.attempt, members, units / UNIT, now_s)
+        job.speed = self._speed(job, members)
         job.state, job.stamp = State.RUNNING, job.stamp + 1
         self._live += 1
         diary.events += 1
@@ -338,7 +358,9 @@ class _Loop:
         diary.waiting_jobs -= 1
         diary.write(f"{now_s!r} start {job.id} {workload.attempt} {' '.join(job.nodes)}\n")
         delay_s = 0.0
-        if workload.attempt > 1 and (job.cost.restart_s or job.cost.sigma):
+        if workload.attempt == 1:
+            delay_s = job.cost.start_s
+        elif job.cost.restart_s or job.cost.sigma:
             delay_s = self._models.restart.draw(job.job.name, stream(self._seed, "restarts", job.id, workload.attempt))
             job.lost_gpu_s += delay_s * job.held_gpus
         if delay_s > 0:
@@ -354,7 +376,16 @@ class _Loop:
         units = sum(member.bundle.gpu_units for member in members)
         self._diary.allocated += units - round(job.held_gpus * UNIT)
         job.hold(workload.attempt, members, units / UNIT, self._cluster.now_s)
+        job.speed = self._speed(job, members)
         self._diary.write(f"{self._cluster.now_s!r} resize {job.id} {' '.join(job.nodes)}\n")
+
+    def _speed(self, job: RunningJob, members: tuple[Member, ...]) -> float:
+        if self._models.speed is None:
+            return 1.0
+        units: dict[NodeId, int] = {}
+        for member in members:
+            units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
+        return self._models.speed.rate(job.job, tuple(-(-units[node] // UNIT) for node in sorted(units)))
 
     def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
         """Witness: it writes a checkpoint, where the order leaves it the time, and ends."""

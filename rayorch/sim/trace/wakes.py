@@ -6,10 +6,12 @@ when it must be asked again.
 
 from __future__ import annotations
 
+import heapq
+
 from rayorch.core.decisions import Plan, Reserve
-from rayorch.core.ordering import Basis, basis_of
+from rayorch.core.ordering import Basis, OrderView, basis_of, rank_changes_s
 from rayorch.core.planning.takings import OWED_S
-from rayorch.core.types import Workload, WorkloadId
+from rayorch.core.types import State, Workload, WorkloadId
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.events import Moment, Moments
 
@@ -28,6 +30,7 @@ class Wakes:
         self._moments = moments
         self._profile = cluster.profile
         self._at: set[float] = set()
+        self._ranks: list[tuple[float, WorkloadId]] = []  # a heap: whose rank changes by itself, and when
         self._by_time = basis_of(cluster.profile.order) is Basis.TURN
         self._least_s = {spec.id: spec.min_runtime_s for spec in cluster.tree.queues.values() if spec.min_runtime_s}
 
@@ -40,6 +43,8 @@ class Wakes:
         """One of the moments has come."""
         now_s = self._cluster.now_s
         self._at = {at_s for at_s in self._at if at_s > now_s}
+        while self._ranks and self._ranks[0][0] <= now_s:
+            self._rank(heapq.heappop(self._ranks)[1])
 
     def at(self, at_s: float) -> None:
         """The plan must be asked then."""
@@ -50,9 +55,11 @@ class Wakes:
     # ------------------------------------------------------------ what has happened
 
     def started(self, workload: Workload) -> None:
-        """Until it has run for a while nobody may evict it."""
+        """Until it has run for a while nobody may evict it; later its rank may fall."""
         if not self._profile.preemption or workload.started_s is None:
             return
+        if self._profile.eviction.by_order:
+            self._rank(workload.spec.id)
         spec = workload.spec
         least_s = [spec.min_runtime_s, self._profile.eviction.exempt_s]
         queue = spec.queue
@@ -67,6 +74,18 @@ class Wakes:
         for length_s in least_s:
             if length_s > 0:
                 self.at(workload.started_s + length_s)
+
+    def _rank(self, id: WorkloadId) -> None:
+        """Ask again when its rank changes, if it runs and the order knows when that will be."""
+        cluster, profile = self._cluster, self._profile
+        workload = cluster.tree.workloads.get(id)
+        if workload is None or workload.state is not State.RUNNING:
+            return
+        view = OrderView(cluster.now_s, profile.ordering, history=cluster.history)
+        at_s = rank_changes_s(profile.order, workload, view)
+        if at_s is not None and at_s > cluster.now_s:
+            heapq.heappush(self._ranks, (at_s, id))
+            self.at(at_s)
 
     def requeued(self, workload: Workload) -> None:
         """It waits before its next attempt, and what was freed is another's for a while."""
