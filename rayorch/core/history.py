@@ -18,6 +18,9 @@ from rayorch.core.types import GPU, UNIT, Kind, QueueId, WorkloadSpec
 HALF_LIFE_S = 7 * 24 * 3600.0
 """Slurm's and Kueue's default; a profile may say otherwise."""
 
+MAX_SAMPLES = 256
+"""Samples kept of a class; older ones say less of what comes."""
+
 AccountKey = tuple[QueueId, str]
 """(queue, owner)."""
 
@@ -76,15 +79,24 @@ class ServiceClass:
     at_s: float
     samples: tuple[Sample, ...]
 
+    def after(self, older: ServiceClass) -> ServiceClass:
+        """These samples after those of the same class that were known before."""
+        return ServiceClass(self.name, self.at_s, (*older.samples, *self.samples)[-MAX_SAMPLES:])
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryChanges:
-    """What a reader's copy lacks; with `full`, all that there is."""
+    """What a reader's copy lacks; with `full`, all that there is.
+
+    `further`: classes that the reader has, with their new samples alone. `gone`: the names of those that are forgotten.
+    """
 
     half_life_s: float = HALF_LIFE_S
     accounts: tuple[Account, ...] = ()
     classes: tuple[ServiceClass, ...] = ()
     full: bool = False
+    further: tuple[ServiceClass, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +113,20 @@ class History:
         So what was made of them can be kept: much changes what was used, little what is known of finished work.
         """
         accounts: Mapping[AccountKey, Account] = {account.key: account for account in news.accounts}
-        classes: Mapping[str, ServiceClass] = {entry.name: entry for entry in news.classes}
+        classes: dict[str, ServiceClass] = {entry.name: entry for entry in news.classes}
         if news.full:
             accounts = self.accounts if accounts == self.accounts else accounts
-            classes = self.classes if classes == self.classes else classes
+            known = self.classes if classes == self.classes else classes
         else:
             accounts = {**self.accounts, **accounts} if accounts else self.accounts
-            classes = {**self.classes, **classes} if classes else self.classes
-        if accounts is self.accounts and classes is self.classes and news.half_life_s == self.half_life_s:
+            for entry in news.further:
+                classes[entry.name] = entry.after(self.classes[entry.name])
+            known = {**self.classes, **classes} if classes or news.gone else self.classes
+            for name in news.gone:
+                known.pop(name, None)  # type: ignore[attr-defined]  # then it is our own
+        if accounts is self.accounts and known is self.classes and news.half_life_s == self.half_life_s:
             return self
-        return History(news.half_life_s, accounts, classes)
+        return History(news.half_life_s, accounts, known)
 
 
 def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:

@@ -5,11 +5,14 @@ Part of the queue tree's state: it is written with the journal's snapshots and c
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
+from itertools import takewhile
 
 from rayorch.core.changes import ChangeLog
 from rayorch.core.history import (
     HALF_LIFE_S,
+    MAX_SAMPLES,
     Account,
     AccountKey,
     History,
@@ -20,8 +23,6 @@ from rayorch.core.history import (
 )
 from rayorch.core.types import CPU, QueueId, Resources, Workload
 
-MAX_SAMPLES = 256
-"""Samples kept of a class; older ones say less of what comes."""
 MAX_CLASSES = 512
 """Classes kept; beyond that those that heard nothing for longest are forgotten."""
 MAX_ACCOUNTS = 20_000
@@ -38,6 +39,8 @@ class HistoryBook:
         self._half_life_s = HALF_LIFE_S if history is None else history.half_life_s
         self._accounts: dict[AccountKey, Account] = dict(history.accounts) if history is not None else {}
         self._classes: dict[str, ServiceClass] = dict(history.classes) if history is not None else {}
+        self._came = {c.name: deque([version] * len(c.samples), MAX_SAMPLES) for c in self._classes.values()}
+        """At which version each sample of a class came."""
         self._changed_accounts: ChangeLog[AccountKey] = ChangeLog(version)
         self._changed_classes: ChangeLog[str] = ChangeLog(version)
 
@@ -57,14 +60,26 @@ class HistoryBook:
     def changes_since(self, version: int) -> HistoryChanges:
         """What a reader of that version lacks; O(changes)."""
         accounts = self._changed_accounts.since(version)
-        classes = self._changed_classes.since(version)
-        if accounts is None or classes is None:
+        changed = self._changed_classes.since(version)
+        if accounts is None or changed is None:
             everything = (tuple(self._accounts.values()), tuple(self._classes.values()))
             return HistoryChanges(self._half_life_s, *everything, full=True)
+        whole: list[ServiceClass] = []
+        further: list[ServiceClass] = []
+        for name in changed:
+            entry = self._classes.get(name)
+            if entry is not None:
+                new = sum(1 for _ in takewhile(lambda came: came > version, reversed(self._came[name])))
+                if new == len(entry.samples):
+                    whole.append(entry)
+                else:
+                    further.append(ServiceClass(name, entry.at_s, entry.samples[-new:]))
         return HistoryChanges(
             self._half_life_s,
             tuple(self._accounts[key] for key in accounts),
-            tuple(self._classes[name] for name in classes),
+            tuple(whole),
+            further=tuple(further),
+            gone=tuple(name for name in changed if name not in self._classes),
         )
 
     # ------------------------------------------------------------ what happened
@@ -83,10 +98,12 @@ class HistoryBook:
             return
         key = (queue, owner)
         known = self._accounts.get(key)
-        account = Account(queue, owner, at_s) if known is None else self._settled(known, at_s)
-        self._accounts[key] = replace(
-            account, gpu_units=account.gpu_units + gpu_units, cpu_units=account.cpu_units + cpu_units
-        )
+        if known is None:
+            self._accounts[key] = Account(queue, owner, at_s, 0.0, 0.0, gpu_units, cpu_units)
+        else:
+            used = known.used(at_s, self._half_life_s)
+            gpu_units, cpu_units = known.gpu_units + gpu_units, known.cpu_units + cpu_units
+            self._accounts[key] = Account(queue, owner, max(at_s, known.at_s), *used, gpu_units, cpu_units)
         self._changed_accounts.touch(key, version)
         if len(self._accounts) > MAX_ACCOUNTS:
             self._drop_accounts(at_s, version)
@@ -98,8 +115,9 @@ class HistoryBook:
         sample = Sample(workload.progress_s, workload.attained_gpu_s)
         for name in classes_of(workload.spec):
             known = self._classes.pop(name, None)  # the newest last
-            older = known.samples if known is not None else ()
-            self._classes[name] = ServiceClass(name, at_s, (*older, sample)[-MAX_SAMPLES:])
+            newest = ServiceClass(name, at_s, (sample,))
+            self._classes[name] = newest.after(known) if known is not None else newest
+            self._came.setdefault(name, deque(maxlen=MAX_SAMPLES)).append(version)
             self._changed_classes.touch(name, version)
         if len(self._classes) > MAX_CLASSES:
             self._drop_classes(version)
@@ -129,8 +147,8 @@ class HistoryBook:
     def _drop_classes(self, version: int) -> None:
         oldest = sorted(self._classes.values(), key=lambda c: (c.at_s, c.name))
         for entry in oldest[: int(MAX_CLASSES * SPARE)]:
-            del self._classes[entry.name]
-        self._forget_all_changes(version)
+            del self._classes[entry.name], self._came[entry.name]
+            self._changed_classes.drop(entry.name, version)
 
     def _forget_all_changes(self, version: int) -> None:
         """Every reader gets everything next time."""
