@@ -19,6 +19,7 @@ from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
 from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, WorkloadSpec
+from rayorch.core.values import changed
 
 Key = tuple[WorkloadId, int]
 """A workload and its attempt."""
@@ -133,11 +134,11 @@ class Allocations:
         if not added:
             return allocation
         charged = self._charge(workload, added, nodes, now_s)
-        return self._set(replace(allocation, members=_ordered((*allocation.members, *charged)), deadline_s=deadline_s))
+        return self._set(changed(allocation, members=_ordered((*allocation.members, *charged)), deadline_s=deadline_s))
 
     def adopt(self, allocation: Allocation) -> None:
         """Take over what the world already holds, unchecked: the world is right."""
-        self._set(replace(allocation, members=_ordered(allocation.members)))
+        self._set(changed(allocation, members=_ordered(allocation.members)))
 
     # ------------------------------------------------------------ groups
 
@@ -178,7 +179,7 @@ class Allocations:
             phase = MemberPhase.RELEASING if leaving else MemberPhase.RESERVED
             self._rewrite(workload, attempt, surplus, phase, "")
         elif surplus in allocation.gang:
-            self._set(replace(allocation, failed=allocation.failed or reason))
+            self._set(changed(allocation, failed=allocation.failed or reason))
         else:
             self._rewrite(workload, attempt, surplus, MemberPhase.RELEASING, None)
 
@@ -213,7 +214,7 @@ class Allocations:
         if allocation is None:
             return
         if 0 not in allocation.gang:
-            self._set(replace(allocation, members=bind_seats(allocation, in_use)))
+            self._set(changed(allocation, members=bind_seats(allocation, in_use)))
             return
         for held in observe_devices(self._held, (workload, attempt), in_use).values():
             self._set(held)
@@ -225,7 +226,7 @@ class Allocations:
             return
         left = tuple(m for m in allocation.members if m.surplus != surplus)
         if left:
-            self._set(replace(allocation, members=left))
+            self._set(changed(allocation, members=left))
         else:
             self._drop((workload, attempt))
 
@@ -256,7 +257,7 @@ class Allocations:
                 raise StalePlanError(
                     f"{workload}: its share of memory is another part of the GPUs of {member.node} now"
                 )
-            charged.append(replace(seated, phase=MemberPhase.RESERVED, group_id=""))
+            charged.append(changed(seated, phase=MemberPhase.RESERVED, group_id=""))
         return tuple(charged)
 
     def _check_channels(self, workload: WorkloadId, members: tuple[Member, ...]) -> None:
@@ -284,12 +285,12 @@ class Allocations:
         if allocation is None:
             return
         members = tuple(
-            replace(m, phase=phase, group_id=m.group_id if group_id is None else group_id)
+            changed(m, phase=phase, group_id=m.group_id if group_id is None else group_id)
             if m.surplus == surplus
             else m
             for m in allocation.members
         )
-        self._set(replace(allocation, members=members))
+        self._set(changed(allocation, members=members))
 
     def _set(self, allocation: Allocation) -> Allocation:
         key = (allocation.workload, allocation.attempt)

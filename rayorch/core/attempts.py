@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rayorch.core.events import AttemptEnded, AttemptReady, CancelRequested, Reported, Resized, Started, StopOrdered
 from rayorch.core.lifecycle import Move, next_state
 from rayorch.core.minimum import is_whole
@@ -12,6 +10,7 @@ from rayorch.core.retries import counted
 from rayorch.core.service import attained_gpu_s, run_s, saved_s
 from rayorch.core.time_limits import counted_s
 from rayorch.core.types import Checkpoint, Demand, Member, MemberPhase, State, StopCause, Workload
+from rayorch.core.values import changed
 
 LOST_A_PART = (StopCause.NODE_LOST, StopCause.LEASE_LAPSED, StopCause.DRAINED)
 """Causes of an end after which some of the seats may still be there for the next attempt."""
@@ -27,11 +26,11 @@ def advance(workload: Workload, event: WorkloadEvent) -> Workload:
         case Started():
             return _started(workload, event)
         case AttemptReady():
-            return replace(workload, ready_s=event.at_s, lease_renewed_s=max(workload.lease_renewed_s, event.at_s))
+            return changed(workload, ready_s=event.at_s, lease_renewed_s=max(workload.lease_renewed_s, event.at_s))
         case Resized():
             return _resized(workload, event)
         case StopOrdered():
-            return replace(
+            return changed(
                 workload,
                 state=next_state(workload, Move.STOP_ORDERED),
                 stop=event.order,
@@ -48,8 +47,18 @@ def seats_only(members: tuple[Member, ...]) -> tuple[Member, ...]:
 
     Devices are the allocator's business: those of a plan are only what it expected to get.
     """
-    plain = [replace(m, phase=MemberPhase.RESERVED, group_id="", devices=(), exact=False) for m in members]
-    return tuple(sorted(plain, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index)))
+    plain = [m if _is_plain(m) else _plain(m) for m in members]
+    if len(plain) > 1:
+        plain.sort(key=lambda m: (m.surplus, m.bundle_index, m.role, m.index))
+    return tuple(plain)
+
+
+def _is_plain(m: Member) -> bool:
+    return m.phase is MemberPhase.RESERVED and not (m.group_id or m.devices or m.exact)
+
+
+def _plain(member: Member) -> Member:
+    return changed(member, phase=MemberPhase.RESERVED, group_id="", devices=(), exact=False)
 
 
 def size_of(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...]:
@@ -62,8 +71,8 @@ def size_of(members: tuple[Member, ...]) -> tuple[tuple[str, int], ...]:
 
 def _cancelled(workload: Workload, event: CancelRequested) -> Workload:
     if workload.state is not State.PENDING:
-        return replace(workload, cancel_requested=True, reason=event.reason)
-    return replace(
+        return changed(workload, cancel_requested=True, reason=event.reason)
+    return changed(
         workload,
         state=next_state(workload, Move.CANCELLED),
         cancel_requested=True,
@@ -73,7 +82,7 @@ def _cancelled(workload: Workload, event: CancelRequested) -> Workload:
 
 
 def _started(workload: Workload, event: Started) -> Workload:
-    return replace(
+    return changed(
         workload,
         state=next_state(workload, Move.STARTED),
         attempt=event.attempt,
@@ -94,7 +103,7 @@ def _started(workload: Workload, event: Started) -> Workload:
 
 
 def _resized(workload: Workload, event: Resized) -> Workload:
-    resized = replace(
+    resized = changed(
         workload,
         placement=seats_only(event.members),
         size=size_of(event.members),
@@ -104,7 +113,7 @@ def _resized(workload: Workload, event: Resized) -> Workload:
         short_since_s=_short_since_s(workload, event),
     )
     if event.release_by_s is not None:
-        resized = replace(resized, release_by_s=event.release_by_s, release_for=event.beneficiary)
+        resized = changed(resized, release_by_s=event.release_by_s, release_for=event.beneficiary)
     return _with_low_since(resized, event.at_s)
 
 
@@ -117,7 +126,7 @@ def _short_since_s(workload: Workload, event: Resized) -> float | None:
 def _ended(workload: Workload, event: AttemptEnded) -> Workload:
     own_failure = event.cause is None and event.move in (Move.REQUEUED, Move.FAILED)
     done_s = run_s(workload, event.at_s) if event.move is Move.SUCCEEDED else saved_s(workload, event.at_s)
-    ended = replace(
+    ended = changed(
         workload,
         state=next_state(workload, event.move),
         placement=(),
@@ -142,10 +151,10 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         requeues=workload.requeues + (event.move is Move.REQUEUED and event.cause is not None),
     )
     if event.move is not Move.REQUEUED:
-        return replace(ended, ended_s=event.at_s)
+        return changed(ended, ended_s=event.at_s)
     # What came after the last checkpoint is lost; the next attempt begins there.
     resumes_at = workload.checkpoint.step if workload.checkpoint is not None else 0
-    return replace(
+    return changed(
         ended,
         started_s=None,
         ready_s=None,
@@ -162,13 +171,13 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
 def _reported(workload: Workload, event: Reported) -> Workload:
     match event.report:
         case StepReported(step=step):
-            return replace(workload, step=max(workload.step, step))
+            return changed(workload, step=max(workload.step, step))
         case CheckpointCommitted(step=step, uri=uri, at_s=at_s):
             checkpoint = Checkpoint(step=step, uri=uri, committed_s=at_s, attempt=event.attempt)
-            return replace(workload, checkpoint=checkpoint, step=max(workload.step, step))
+            return changed(workload, checkpoint=checkpoint, step=max(workload.step, step))
         case DemandReported(ongoing=ongoing, queued=queued, at_s=at_s, target_per_replica=target):
             demand = Demand(ongoing=ongoing, queued=queued, reported_s=at_s, target_per_replica=target)
-            return _with_low_since(replace(workload, demand=demand), event.at_s)
+            return _with_low_since(changed(workload, demand=demand), event.at_s)
         case _:
             return workload
 
@@ -181,7 +190,7 @@ def _with_low_since(workload: Workload, at_s: float) -> Workload:
     members = sum(count for _, count in workload.size)
     low = demand.ongoing + demand.queued <= (members - 1) * demand.target_per_replica
     if not low:
-        return replace(workload, demand_low_since_s=None)
+        return changed(workload, demand_low_since_s=None)
     if workload.demand_low_since_s is None:
-        return replace(workload, demand_low_since_s=at_s)
+        return changed(workload, demand_low_since_s=at_s)
     return workload

@@ -78,9 +78,12 @@ def encode_in_parts(value: object) -> str:
     return "{" + ",".join(fields) + "}"
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+
+
 def _text(data: Json) -> str:
     try:
-        return json.dumps(data, separators=(",", ":"), allow_nan=False, check_circular=False)
+        return _ENCODER.encode(data)
     except ValueError as error:  # an integer of thousands of digits
         raise SpecError("", str(error)) from error
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from rayorch.core.types import Workload, WorkloadId
+from rayorch.core.values import changed
 
 
 class Renewals:
@@ -19,7 +19,7 @@ class Renewals:
         """The workload as it is after a sign of life."""
         self.count += 1
         self._renewed[workload.id] = self.count
-        return replace(workload, lease_renewed_s=max(now_s, workload.lease_renewed_s))
+        return changed(workload, lease_renewed_s=max(now_s, workload.lease_renewed_s))
 
     def forget(self, id: WorkloadId) -> None:
         """Its attempt is over."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayorch.core import history_book
+from rayorch.core import history, history_book
 from rayorch.core.codec import decode_as, encode
 from rayorch.core.decisions import Start, Stop
 from rayorch.core.errors import SpecError
@@ -195,17 +195,21 @@ def test_a_reader_that_asks_for_news_has_the_same_as_one_that_asks_for_everythin
 def test_accounts_and_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_book, "MAX_ACCOUNTS", 10)
     monkeypatch.setattr(history_book, "MAX_CLASSES", 20)
-    book = HistoryBook()
+    monkeypatch.setattr(history, "MAX_SAMPLES", 3)
+    book, copy, seen = HistoryBook(), History(), 0
     book.held(Q, "busy", gpus(1), 0.0, 1)
     for n in range(100):
         book.held(Q, f"user{n}", gpus(1), float(n), n + 2)
         book.held(Q, f"user{n}", Resources() - gpus(1), float(n + 1), n + 2)
         done = Workload(workload(f"w{chr(97 + n % 26)}{chr(97 + n // 26)}"), State.SUCCEEDED, 0.0, progress_s=1.0)
         book.succeeded(done, float(n), n + 2)
+        if n % 7 in (0, 1, 4):
+            copy, seen = copy.changed(book.changes_since(seen)), n + 2
+            assert copy == book.state()
     state = book.state()
     assert len(state.accounts) <= 11 and (Q, "busy") in state.accounts and (Q, "user99") in state.accounts
     assert len(state.classes) <= 21 and f"kind/{Kind.TRAIN}" in state.classes
-    assert all(len(entry.samples) <= history_book.MAX_SAMPLES for entry in state.classes.values())
+    assert max(len(entry.samples) for entry in state.classes.values()) == 3
 
 
 # ---------------------------------------------------------------- service
