@@ -68,13 +68,15 @@ class BackfillKnobs:
     `hold`: whether a head that finds no room holds nodes at all. Without that whoever fits starts, and a large gang may
     wait for as long as smaller work comes. `heads`: for how many heads, one of each queue, a time is worked out; 0:
     nobody is let in. `most_looks`, `most_tries`: how many of those that wait are looked at, and tried, in one turn
-    (Slurm's bf_max_job_test).
+    (Slurm's bf_max_job_test). `lend`: whether idle room that a head holds for an unknown time is lent
+    to what it may evict.
     """
 
     hold: bool = True
     heads: int = 8
     most_looks: int = 2_000
     most_tries: int = 100
+    lend: bool = True
 
 
 @dataclass(frozen=True, slots=True)
