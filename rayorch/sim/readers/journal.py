@@ -164,7 +164,7 @@ class _Watch:
                 self._started[id] = min(at_s for at_s in starts if at_s is not None)
             self._ran[id] = workload.ran_s
             if workload.placement:
-                self.seats.hold(id, workload.placement)
+                self.seats.hold(id, workload.placement, workload.started_s or workload.submitted_s)
             if workload.state.terminal:
                 self._end(workload)
 
@@ -176,11 +176,11 @@ class _Watch:
                 self._lines.setdefault(event.spec.id, sequence)
             case Started():
                 self._started.setdefault(event.workload, event.at_s)
-                self.seats.hold(event.workload, event.members)
+                self.seats.hold(event.workload, event.members, event.at_s)
             case Resized():
-                self.seats.hold(event.workload, event.members)
+                self.seats.hold(event.workload, event.members, event.at_s)
             case AttemptEnded():
-                self.seats.release(event.workload)
+                self.seats.release(event.workload, event.at_s)
                 workload = tree.workloads.get(event.workload)
                 if workload is not None:
                     self._ran[event.workload] = self._ran.get(event.workload, 0.0) + _since(workload, event.at_s)
@@ -265,41 +265,52 @@ def _ask(spec: WorkloadSpec) -> Ask:
     return Ask(members, roles[0].bundle, spec.accelerators, spec.topology)
 
 
+LATE_S = 10.0
+"""By how much an attempt's end may come into the journal after its seats were given to the next one."""
+
+
 class SeatWatch:
-    """What is held on each node as attempts start and end, and the most that ever was at once."""
+    """What is held on each node as attempts start and end."""
 
     def __init__(self) -> None:
-        self._held: dict[WorkloadId, tuple[Member, ...]] = {}
-        self._on: dict[NodeId, dict[str, int]] = {}
-        self._most: dict[NodeId, dict[str, int]] = {}
+        self._held: dict[WorkloadId, tuple[float, tuple[Member, ...]]] = {}
+        self._changes: dict[NodeId, list[tuple[float, int, Resources]]] = {}
+        self._devices: dict[NodeId, int] = {}
         self._models: dict[NodeId, str] = {}
 
-    def hold(self, workload: WorkloadId, members: tuple[Member, ...]) -> None:
+    def hold(self, workload: WorkloadId, members: tuple[Member, ...], at_s: float) -> None:
         """It has these seats now, in place of those that it had."""
-        self.release(workload)
-        self._held[workload] = members
+        self.release(workload, at_s)
+        self._held[workload] = (at_s, members)
         for member in members:
-            on, most = self._on.setdefault(member.node, {}), self._most.setdefault(member.node, {})
             if member.model:
                 self._models[member.node] = member.model
-            for name, units in member.bundle:
-                on[name] = on.get(name, 0) + units
-                most[name] = max(most.get(name, 0), on[name])
-            if member.devices:
-                most[GPU] = max(most.get(GPU, 0), (max(member.devices) + 1) * UNIT)
+            most = max((index + 1 for index in member.devices), default=0)
+            self._devices[member.node] = max(most, self._devices.get(member.node, 0))
+            self._changes.setdefault(member.node, []).append((at_s, 1, member.bundle))
 
-    def release(self, workload: WorkloadId) -> None:
+    def release(self, workload: WorkloadId, at_s: float) -> None:
         """It holds nothing any more."""
-        for member in self._held.pop(workload, ()):
-            for name, units in member.bundle:
-                self._on[member.node][name] -= units
+        from_s, members = self._held.pop(workload, (0.0, ()))
+        for member in members:
+            self._changes[member.node].append((max(from_s, at_s - LATE_S), 0, member.bundle))
+
+    def _most(self, node: NodeId) -> dict[str, int]:
+        """The most of each resource that was held at once."""
+        held: dict[str, int] = {}
+        most: dict[str, int] = {}
+        for _, begins, bundle in sorted(self._changes[node], key=lambda change: change[:2]):
+            for name, units in bundle:
+                held[name] = held.get(name, 0) + (units if begins else -units)
+                most[name] = max(most.get(name, 0), held[name])
+        return most
 
     def nodes(self) -> tuple[NodeSpec, ...]:
         """Every node that was ever used, as large as the most that was held on it at once; GPUs are whole."""
         found = []
-        for id in sorted(self._most):
-            most = dict(self._most[id])
-            count = -(-most.get(GPU, 0) // UNIT)
+        for id in sorted(self._changes):
+            most = self._most(id)
+            count = self._devices[id] or -(-most.get(GPU, 0) // UNIT)
             most[GPU] = count * UNIT
             model = self._models.get(id, "")
             found.append(
