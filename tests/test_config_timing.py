@@ -160,11 +160,11 @@ apiVersion: rayorch/v1
 kind: Cluster
 metadata: {name: main}
 spec:
-  backfill: {heads: 2, mostTries: 50, hold: false}
+  backfill: {heads: 2, mostTries: 50, hold: false, lend: false}
   reservations: {lead: 30m}
 """
     (made,) = load_documents(text)
     assert isinstance(made, ClusterDocument)
     profile = made.to_core().load_profile()
-    assert profile.backfill == BackfillKnobs(hold=False, heads=2, most_tries=50, most_looks=2_000)
+    assert profile.backfill == BackfillKnobs(hold=False, lend=False, heads=2, most_tries=50, most_looks=2_000)
     assert profile.reservations.lead_s == 1_800.0

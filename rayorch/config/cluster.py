@@ -71,6 +71,7 @@ class Policies(Model):
     order: str | None = None
     queue_order: str | None = None
     score: str | None = None
+    device: str | None = None
     victims: str | None = None
     train_size: str | None = None
     serve_size: str | None = None

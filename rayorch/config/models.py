@@ -18,6 +18,7 @@ class ModelsSection(Model):
     next_before_borrowing: bool | None = None
     evict_before_next: bool | None = None
     evict_before_borrowing: bool | None = None
+    by_score: bool | None = None
     upgrade: bool | None = None
     upgrade_gain: Annotated[float, Field(ge=0, le=1)] | None = None
     upgrade_cooldown: Duration | None = None

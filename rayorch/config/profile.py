@@ -20,7 +20,8 @@ PRESETS = ("default", "kai", "kueue", "slurm", "volcano", "yunikorn")
 POLICY_SLOTS: Mapping[str, tuple[str, ...]] = {
     "order": ("workload", "view"),
     "queue_order": ("head", "view"),
-    "score": ("bundle", "node", "free"),
+    "score": ("bundle", "node", "view"),
+    "device": ("bundle", "node", "view"),
     "victims": ("workload", "allocation", "now_s"),
     "train_size": ("workload", "now_s"),
     "serve_size": ("workload", "now_s"),
@@ -33,6 +34,7 @@ HOMES: Mapping[str, tuple[str, str]] = {
     "order": ("order", "key"),
     "queue_order": ("queue_order", "key"),
     "score": ("place", "score"),
+    "device": ("place", "device"),
     "victims": ("victims", "cost"),
     "train_size": ("adapt", "size"),
     "serve_size": ("serve", "size"),

@@ -71,6 +71,7 @@ class BackfillSection(Model):
     heads: Annotated[int, Field(ge=0, le=100_000)] | None = None
     most_looks: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     most_tries: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    lend: bool | None = None
 
     def to_knobs(self) -> dict[str, Knob]:
         """By the field names of BackfillKnobs."""

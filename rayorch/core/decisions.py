@@ -18,6 +18,7 @@ class Start:
 
     `ends_s`: by when it should have ended, where its seats are held for others from then on.
     `partners`: the others of its joint gang, whose starts are committed with this one or not at all.
+    `lent_by`: heads that hold some of the seats and take them back when they can start.
     """
 
     workload: WorkloadId
@@ -28,6 +29,7 @@ class Start:
     cost_gpu_s: float = 0.0
     ends_s: float | None = None
     partners: tuple[WorkloadId, ...] = ()
+    lent_by: tuple[WorkloadId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

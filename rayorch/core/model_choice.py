@@ -14,6 +14,8 @@ class ModelKnobs:
     TryNextFlavor`). `evict_before_next`: others are evicted for a better model before the next is looked at
     (`whenCanPreempt: MayStopSearch`). `evict_before_borrowing`: of models that need one or the other, evict
     (`preference: PreemptionOverBorrowing`).
+    `by_score`: of models that are equally good (`WorkloadSpec.any_model`) a single seat takes that of the node that
+    the score puts first, not the one of which most is free.
     `upgrade`: running gangs are moved to a model that they would rather have when nobody waits for it. A gang is moved
     within `upgrade_after_checkpoint_s` after it has committed a checkpoint, `upgrade_cooldown_s` after its start, if
     `upgrade_gain` (the part of its remaining time that a better model saves) times what remains is more than the stop
@@ -23,6 +25,7 @@ class ModelKnobs:
     next_before_borrowing: bool = False
     evict_before_next: bool = False
     evict_before_borrowing: bool = False
+    by_score: bool = False
     upgrade: bool = False
     upgrade_gain: float = 0.25
     upgrade_cooldown_s: float = 3600.0

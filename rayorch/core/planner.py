@@ -20,6 +20,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
+from rayorch.core.planning.lend import lend
 from rayorch.core.planning.memory import Memory
 from rayorch.core.planning.outrank import evict_by_order
 from rayorch.core.planning.passes import run_passes
@@ -94,6 +95,7 @@ def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -
     keep_seats(draft)
     if draft.timeline is not None:
         backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
+    lend(draft, walk)  # and what is idle until nobody knows when, to those whom the heads may evict
     retire(draft)  # 6 at last: who has lacked a part of its minimum for too long
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     upgrade(draft)  # and better GPU models

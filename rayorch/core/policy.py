@@ -16,7 +16,10 @@ from rayorch.core.ordering import OrderKnobs as OrderKnobs
 from rayorch.core.ordering import OrderView as OrderView
 from rayorch.core.ordering import QueueHead as QueueHead
 from rayorch.core.ordering import SortKey as SortKey
-from rayorch.core.types import Allocation, NodeSpec, Resources, StopCause, Workload
+from rayorch.core.placement import NodeView as NodeView
+from rayorch.core.placement import PlacementKnobs as PlacementKnobs
+from rayorch.core.placement import PlacementView as PlacementView
+from rayorch.core.types import Allocation, Resources, StopCause, Workload
 
 OrderPolicy = Callable[[Workload, OrderView], SortKey]
 """(workload, view) -> sort key; the smallest goes first within a queue, the planner ends ties by id. All keys of one
@@ -26,8 +29,13 @@ QueueOrderPolicy = Callable[[QueueHead, OrderView], SortKey]
 """(head of a queue, view) -> sort key; the queue with the smallest goes first, ties by the head's own key. Asked again
 whenever a queue has taken something: as a queue uses more, its key must not become smaller."""
 
-ScorePolicy = Callable[[Resources, NodeSpec, Resources], SortKey]
-"""(bundle, node, free on that node) -> sort key; the bundle goes to the smallest. The planner ends ties by node id."""
+ScorePolicy = Callable[[Resources, NodeView, PlacementView], SortKey]
+"""(bundle, node with what is free there, view) -> sort key; the bundle goes to the smallest, of nodes that it fits on.
+The planner ends ties by node id. `core.placement.scored_by` says what it depends on."""
+
+DevicePolicy = Callable[[Resources, NodeView, PlacementView], int | None]
+"""(share of a GPU, node, view) -> the position of the device that it goes to, None: the tightest that takes it. Asked
+where devices can be chosen (`NodeSpec.exact`)."""
 
 VictimPolicy = Callable[[Workload, Allocation, float], float]
 """(workload, its allocation, now_s) -> what stopping it now would cost, in GPU-seconds of lost work."""
@@ -43,6 +51,11 @@ ScalePolicy = Callable[[tuple[GangDemand, ...]], tuple[GangDemand, ...]]
 """(gangs that no free room takes, in order, each within quota) -> those to ask new nodes for, each one whole."""
 
 
+def tightest(bundle: Resources, node: NodeView, view: PlacementView) -> int | None:
+    """The device that is left with least."""
+    return None
+
+
 def ask_for_all(waiting: tuple[GangDemand, ...]) -> tuple[GangDemand, ...]:
     """Every gang that waits for room."""
     return waiting
@@ -55,13 +68,15 @@ class BackfillKnobs:
     `hold`: whether a head that finds no room holds nodes at all. Without that whoever fits starts, and a large gang may
     wait for as long as smaller work comes. `heads`: for how many heads, one of each queue, a time is worked out; 0:
     nobody is let in. `most_looks`, `most_tries`: how many of those that wait are looked at, and tried, in one turn
-    (Slurm's bf_max_job_test).
+    (Slurm's bf_max_job_test). `lend`: whether idle room that a head holds for an unknown time is lent
+    to what it may evict.
     """
 
     hold: bool = True
     heads: int = 8
     most_looks: int = 2_000
     most_tries: int = 100
+    lend: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,9 @@ class Profile:
     `provision_s`: how long a new node is expected to take where nothing has been learned yet; an order is given up
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
-    `ordering`: the knobs of the order policies. `eviction`: those of stage 6. `models`: of which GPU model.
+    `device`: which GPU of its node a share goes to.
+    `ordering`: the knobs of the order policies. `placement`: those of the score policies.
+    `eviction`: those of stage 6. `models`: of which GPU model.
     `backfill`: who may use nodes that are held for others later on. `reservations`: when these begin to hold nodes.
     `repair_hold_s`: how long a gang that lost nodes goes before new work, and its other seats are kept for it.
     `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
@@ -107,6 +124,7 @@ class Profile:
     serve_size: SizePolicy
     recover: RecoverPolicy
     scale: ScalePolicy = ask_for_all
+    device: DevicePolicy = tightest
     start_deadline_s: float = 30.0
     block_node_s: float = 30.0
     lease_s: float = 10.0
@@ -129,3 +147,4 @@ class Profile:
     reservations: ReservationKnobs = ReservationKnobs()
     repair_hold_s: float = REPAIR_HOLD_S
     ordering: OrderKnobs = OrderKnobs()
+    placement: PlacementKnobs = PlacementKnobs()

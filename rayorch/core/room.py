@@ -135,11 +135,14 @@ class Room:
         slots = {node: self._slots[node] for node in nodes if node in self._slots}
         return Room(self._nodes, slots, frozenset(node for node in slots if node in self._usable))
 
-    def take(self, node_id: NodeId, bundle: Resources) -> tuple[int, ...]:
+    def take(self, node_id: NodeId, bundle: Resources, wished: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Charge the bundle and answer the device indices that it gets, the one with the fraction last.
 
-        The caller has asked `fits`; a bundle that does not fit is a bug and raises ValueError.
+        `wished`: the devices that it gets if they are free. The caller has asked `fits`; a bundle that does not fit is
+        a bug and raises ValueError.
         """
+        if wished and self.retake(node_id, bundle, wished):
+            return wished
         if not self.fits(node_id, bundle):
             raise ValueError(f"{bundle.to_floats()} does not fit on node {node_id}")
         return self._charge(node_id, bundle, ())

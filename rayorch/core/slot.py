@@ -8,6 +8,7 @@ exactly; elsewhere in units of 1/10000.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from operator import floordiv
 
@@ -78,6 +79,31 @@ MOST_TRIED = 1_000
 """Fractions are counted one by one, up to this many on a node."""
 
 
+Scores = dict[str, tuple[float | int | str, ...] | None]
+"""By the model of the node's GPUs."""
+
+
+class SlotState:
+    """Of equal slots one object, where what follows from what is free is kept. It is never relied upon."""
+
+    __slots__ = ("_scores",)
+
+    def __init__(self) -> None:
+        self._scores: dict[Resources, tuple[object, Scores]] = {}
+
+    def scores_for(self, bundle: Resources, memo: object) -> Scores:
+        """The scores for a bundle so far, None where it does not fit. `memo`: what else they depend on, by identity."""
+        known = self._scores.get(bundle)
+        if known is None or known[0] is not memo:
+            known = self._scores[bundle] = (memo, {})
+        return known[1]
+
+
+@lru_cache(maxsize=16_384)
+def _state_of(content: object) -> SlotState:
+    return SlotState()
+
+
 class Slot:
     """One node's free amounts; never changed once made, so that copies of a Room share it.
 
@@ -86,7 +112,7 @@ class Slot:
     amounts mean that more is held than the node has.
     """
 
-    __slots__ = ("_free", "_pieces", "amounts", "devices", "gpu_units", "layout", "left")
+    __slots__ = ("_free", "_pieces", "_state", "amounts", "devices", "gpu_units", "layout", "left")
 
     def __init__(self, amounts: dict[str, int], left: tuple[int, ...], layout: DeviceLayout) -> None:
         self.amounts = amounts
@@ -101,6 +127,7 @@ class Slot:
         self.gpu_units = sum(devices)
         self._free: Resources | None = None
         self._pieces: dict[tuple[tuple[str, int], ...], int] = {}
+        self._state: SlotState | None = None
 
     @staticmethod
     def empty(node: NodeSpec) -> Slot:
@@ -132,6 +159,15 @@ class Slot:
         if self._free is None:
             self._free = Resources.of_units({**self.amounts, GPU: self.gpu_units})
         return self._free
+
+    @property
+    def state(self) -> SlotState:
+        """What is free, shared by all slots of which the same is free."""
+        state = self._state
+        if state is None:
+            layout = self.layout
+            state = self._state = _state_of((tuple(self.amounts.items()), self.left, layout.kind, layout.links))
+        return state
 
     @property
     def free_mib(self) -> int:

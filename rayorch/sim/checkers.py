@@ -242,8 +242,8 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None 
     Room that is being freed (`from_release`), and seats that are kept, must hold the reservations and everything that
     starts beside them. On
     nodes that a head of a queue holds, nothing of lower priority of its queue starts, but for those for whom others are
-    leaving: they were promised room before; for gangs that lost a part, and for those that go first all the same by the
-    profile's order.
+    leaving: they were promised room before; for gangs that lost a part, for those that go first all the same by the
+    profile's order, and for what is lent: preemptible work that need not be left alone for a while.
     """
     owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
     owed |= {w.release_for for w in snapshot.workloads}
@@ -275,6 +275,10 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None 
                 continue
             if start.ends_s is not None and reserve.at_s is not None and start.ends_s <= reserve.at_s:
                 continue  # it has left when the head comes
+            if reserve.at_s is None and head.id in start.lent_by:
+                if not other.spec.preemptible or other.spec.min_runtime_s:
+                    found.append(Violation(6, other.id, f"is lent room of {head.id}, which could not take it back"))
+                continue
             if behind and other.spec.queue == head.spec.queue:
                 taken = sorted({m.node for m in start.members} & nodes)
                 found += [Violation(6, other.id, f"starts on {node}, which is held for {head.id}") for node in taken]

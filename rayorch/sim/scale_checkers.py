@@ -21,6 +21,7 @@ from rayorch.core.planning.claims import Shape, gang_of
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
+from rayorch.core.slot import Slot
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import MODEL_LABEL, Allocation, NodeHealth, NodeId, NodeSpec, Resources, State, WorkloadId
@@ -287,8 +288,8 @@ def _shape(snapshot: Snapshot, demand: GangDemand) -> Shape:
 def _search(room: Room, topology: Topology, closed: frozenset[NodeId], new: Mapping[NodeId, int], need: int) -> Search:
     """What exists first, then what is on its way (`new` 1), what is added for it (2), and for others (3)."""
 
-    def known_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (new.get(node, 0), free.gpu_units)
+    def known_first(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        return (new.get(node, 0), slot.gpu_units)
 
     def least_added(domain: Domain) -> SortKey:
         free = [0, 0, 0, 0]

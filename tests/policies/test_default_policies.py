@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from rayorch.core.decisions import GangDemand
+from rayorch.core.placement import NodeView, PlacementView
 from rayorch.core.policy import OrderView
-from rayorch.core.types import Checkpoint, Demand, Kind, StopCause, TopologyRequest, WorkloadId
+from rayorch.core.slot import Slot
+from rayorch.core.types import UNIT, Checkpoint, Demand, Kind, StopCause, TopologyRequest, WorkloadId
 from rayorch.policies.adapt import elastic
 from rayorch.policies.order import priority
 from rayorch.policies.place import best_fit
@@ -24,16 +26,23 @@ def test_priority_then_age() -> None:
     assert [w.id for w in sorted(work, key=lambda w: priority.key(w, OrderView(NOW)))] == ["a", "c", "b"]
 
 
-def test_best_fit_leaves_fewest_gpus() -> None:
+def with_gpus_free(count: float) -> NodeView:
+    """A node of eight GPUs of which so many are free."""
     spec = node("n1")
-    free = [gpus(8), gpus(2), gpus(4)]
-    assert min(free, key=lambda room: best_fit.score(gpus(2), spec, room)) == gpus(2)
+    slot = Slot.empty(spec)
+    used = gpus(8 - count)
+    return NodeView(spec, slot.minus(used, slot.choose(used)), spec.model)
+
+
+def test_best_fit_leaves_fewest_gpus() -> None:
+    rooms = [with_gpus_free(n) for n in (8, 2, 4)]
+    assert min(rooms, key=lambda room: best_fit.score(gpus(2), room, PlacementView())).slot.gpu_units == 2 * UNIT
 
 
 def test_a_fraction_fills_a_device_that_is_broken_already() -> None:
-    spec = node("n1")
-    assert best_fit.score(gpus(0.5), spec, gpus(3.5)) < best_fit.score(gpus(0.5), spec, gpus(1))
-    assert best_fit.score(gpus(0.6), spec, gpus(1)) < best_fit.score(gpus(0.6), spec, gpus(3.5))
+    broken, whole, view = with_gpus_free(3.5), with_gpus_free(1), PlacementView()
+    assert best_fit.score(gpus(0.5), broken, view) < best_fit.score(gpus(0.5), whole, view)
+    assert best_fit.score(gpus(0.6), whole, view) < best_fit.score(gpus(0.6), broken, view)
 
 
 def test_lost_work_counts_from_the_last_checkpoint() -> None:

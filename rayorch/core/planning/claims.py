@@ -59,7 +59,8 @@ class Shape:
     `near`: seats that the workload holds already, whose domain a required level must keep to. `accelerators`: the
     models that its GPUs may be of, all of one, the preferred first; empty: any, mixed ones included. `layout`: the gang
     as a tree of cells, None where all members just share the same levels; its seats are `bundles`, in that order.
-    `others`: further shapes of which one would do as well, where a group needs only some of what is in it.
+    `others`: further shapes of which one would do as well, where a group needs only some of what is in it. `by_score`:
+    one seat whose models are equally good, so that the score of the nodes decides.
     """
 
     bundles: tuple[tuple[Resources, int], ...]
@@ -69,11 +70,21 @@ class Shape:
     accelerators: tuple[str, ...] = ()
     layout: Cell | None = None
     others: tuple[Shape, ...] = ()
+    by_score: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
         # Shapes are looked up many times in a turn.
-        parts = (self.bundles, self.topology, self.packed, self.near, self.accelerators, self.layout, self.others)
+        parts = (
+            self.bundles,
+            self.topology,
+            self.packed,
+            self.near,
+            self.accelerators,
+            self.layout,
+            self.others,
+            self.by_score,
+        )
         object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:

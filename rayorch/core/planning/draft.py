@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
+from rayorch.core.placement import ScoreBasis, score_basis
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Shape, staying
@@ -32,9 +33,11 @@ from rayorch.core.quota import Quota
 from rayorch.core.reservations import ReservationView
 from rayorch.core.room import Room
 from rayorch.core.sharing import device_need
+from rayorch.core.slot import Slot
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain
 from rayorch.core.types import (
+    UNIT,
     Channel,
     Member,
     NodeId,
@@ -51,6 +54,12 @@ if TYPE_CHECKING:
     from rayorch.core.planning.set_aside import Aside
     from rayorch.core.planning.timeline import Timeline
     from rayorch.core.planning.walk import Walk
+
+
+def unscored(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+    """All nodes alike."""
+    return ()
+
 
 ClaimKind = tuple[Shape, QueueId, Resources, str]
 """Claims of one kind fail together: (shape, queue, charge, the owner where owners have limits)."""
@@ -97,6 +106,7 @@ class Draft:
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these;
     `moved_on`: who of them has been stopped since. `ranked`: who runs in a queue, by the profile's order.
     `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
+    `plain_score`: see `_plain_score`.
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
     holds most of a resource in a queue. `blocking`: queues with strict order whose head did not start, and what those
@@ -165,6 +175,7 @@ class Draft:
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
     model_room: dict[str, int] | None = None
     released: bool = False
+    plain_score: tuple[NodeScore, object] | None = None
     shut: frozenset[NodeId] = frozenset()
 
     @staticmethod
@@ -210,21 +221,41 @@ class Draft:
 
     def open_search(self) -> Search:
         """Where something can start now: room in both books."""
-        view = self._view("open", lambda: tuple(books.room for books in self.both), self.facts.score)
+        score, memo = self._plain_score()
+        view = self._view("open", lambda: tuple(books.room for books in self.both), score, memo)
         search = self.search(*view.rooms())
-        return replace(search, view=view, domain_score=lambda domain: (view.units(domain),))
+        return replace(search, score=score, view=view, domain_score=lambda domain: (view.units(domain),))
+
+    def open_search_for(self, claim: Claim) -> Search:
+        """The same for this claim, where scores depend on who asks."""
+        search = self.open_search()
+        if score_basis(self.facts.profile.score) is not ScoreBasis.CLAIM:
+            return search
+        alone = len(claim.asks) == 1
+        return replace(search, score=self.facts.score_for(claim.id), view=search.view if alone else None)
+
+    def _plain_score(self) -> tuple[NodeScore, object]:
+        """The profile's score as far as it does not depend on who asks; what it is kept under for equal nodes."""
+        if self.plain_score is None:
+            basis = score_basis(self.facts.profile.score)
+            score = self.facts.score if basis is not ScoreBasis.CLAIM else unscored
+            self.plain_score = score, None if basis is ScoreBasis.NODE else self.facts.placement
+        return self.plain_score
 
     def soon_search(self) -> Search:
         """Where something can start when all that is leaving has left."""
-        view = self._view("soon", lambda: (self.soon.room,), self.facts.score)
-        return replace(self.search(self.soon.room), view=view, domain_score=lambda domain: (view.units(domain),))
+        score, memo = self._plain_score()
+        view = self._view("soon", lambda: (self.soon.room,), score, memo)
+        return replace(
+            self.search(self.soon.room), view=view, score=score, domain_score=lambda domain: (view.units(domain),)
+        )
 
     def idle_search(self) -> Search:
         """Where something could start if all work ended: the nodes that are in use least first."""
         empty, soon = self.idle(), self.soon_search().view
 
-        def least_used_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-            return (self.in_use(node), *self.facts.score(bundle, node, free))
+        def least_used_first(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+            return (self.in_use(node), *self.facts.score(bundle, node, slot))
 
         view = self._view("idle", lambda: (empty,), least_used_first)
         assert soon is not None
@@ -236,13 +267,13 @@ class Draft:
         """GPU units of a node that will be in use when all that is leaving has left."""
         return self.idle().slot(node).gpu_units - self.soon.room.slot(node).gpu_units
 
-    def _view(self, name: str, rooms: Callable[[], tuple[Room, ...]], score: NodeScore) -> View:
+    def _view(self, name: str, rooms: Callable[[], tuple[Room, ...]], score: NodeScore, memo: object = None) -> View:
         view = self.views.get(name)
         if view is None:
             known = self.memory.views.get(name) if not self.released else None
             if known is not None:
-                known.begin(rooms, self.closed, score, self.touched)
-            view = known or View(rooms, self.closed, self.facts.topology, score, self.touched)
+                known.begin(rooms, self.closed, score, self.touched, memo)
+            view = known or View(rooms, self.closed, self.facts.topology, score, self.touched, memo)
             self.views[name] = view
         return view
 
@@ -280,7 +311,8 @@ class Draft:
         members: list[Member] = []
         paths, channels = self.facts.horizon.paths, self._channels(claim, nodes)
         for position, (ask, node) in enumerate(zip(claim.asks, nodes, strict=True)):
-            devices = [pair.room.take(node, ask.bundle) for pair in books]
+            wished = self._wished(ask.bundle, node, books[0]) if len(nodes) == 1 else ()
+            devices = [pair.room.take(node, ask.bundle, wished) for pair in books]
             member = ask.on(node, devices[0], self.facts.horizon.models.get(node, ""))
             if len(paths[node]) > 2 or position in channels:  # it has more than the level of all and its own
                 path = paths[node][-1][1] if len(paths[node]) > 2 else ""
@@ -294,6 +326,15 @@ class Draft:
         self.charges += 1
         self.touched.extend(nodes)
         return tuple(members)
+
+    def _wished(self, bundle: Resources, node: NodeId, books: Books) -> tuple[int, ...]:
+        """The device that the profile wishes a share of a GPU on, where devices can be chosen; none: any."""
+        device = self.facts.profile.device
+        slot = books.room.slot(node)
+        if not slot.layout.exact or not 0 < bundle.gpu_units < UNIT:
+            return ()
+        position = device(bundle, self.facts.node_view(node, slot), self.facts.placement)
+        return () if position is None else (slot.indices[position],)
 
     def _channels(self, claim: Claim, nodes: tuple[NodeId, ...]) -> Mapping[int, Channel]:
         """The NVLink channels of the claim's seats on these nodes; nobody else gets them in this plan."""

@@ -28,6 +28,7 @@ from rayorch.core.planning.seats import Search, fill_shape, find
 from rayorch.core.planning.victims import allowed
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
+from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import (
     UNIT,
@@ -188,8 +189,8 @@ class Trial:
                 deficit -= units
             return cost
 
-        def score(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-            return (loss(node, free.gpu_units - bundle.gpu_units), *plain.score(bundle, node, free))
+        def score(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+            return (loss(node, slot.gpu_units - bundle.gpu_units), *plain.score(bundle, node, slot))
 
         need = self.shape.gpu_units
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import GroupName
 from rayorch.core.planning.arrivals import Standing
+from rayorch.core.planning.index import NodeScore
 from rayorch.core.planning.takings import Leaving
-from rayorch.core.policy import Profile, SortKey
+from rayorch.core.policy import NodeView, PlacementView, Profile, SortKey
+from rayorch.core.slot import Slot
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Topology
 from rayorch.core.types import (
@@ -38,7 +40,7 @@ class Facts:
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
     seats, by queue. Of these, by id: `uneasy`, whom stage 2 could have something to say about; `asking`, who may ask
     for more seats; `growing`, who may take surplus ones. `joint`: all, waiting ones too, that are parts of joint gangs.
-    `saved`: live attempts of workloads with a checkpoint.
+    `saved`: live attempts of workloads with a checkpoint. `placement`: what scores may look at beside a node.
     """
 
     snapshot: Snapshot
@@ -63,6 +65,7 @@ class Facts:
     growing: Sequence[WorkloadId]
     joint: Sequence[WorkloadId]
     saved: Collection[WorkloadId]
+    placement: PlacementView
     _live: list[tuple[Workload, Allocation]] = field(default_factory=list, repr=False, compare=False)
 
     def strict(self, queue: QueueId) -> bool:
@@ -79,9 +82,18 @@ class Facts:
         """Whether an open order is for this gang."""
         return any(id in gangs for gangs in self.orders.values())
 
-    def score(self, bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        """The profile's score for a node."""
-        return self.profile.score(bundle, self.nodes[node], free)
+    def score(self, bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        """The profile's score for a node of which so much is free."""
+        return self.profile.score(bundle, self.node_view(node, slot), self.placement)
+
+    def score_for(self, claim: WorkloadId) -> NodeScore:
+        """The same for one who asks."""
+        asked = replace(self.placement, claim=claim)
+        return lambda bundle, node, slot: self.profile.score(bundle, self.node_view(node, slot), asked)
+
+    def node_view(self, node: NodeId, slot: Slot) -> NodeView:
+        """A node of which so much is free, as policies see it."""
+        return NodeView(self.nodes[node], slot, self.horizon.models.get(node, ""))
 
     def live(self) -> list[tuple[Workload, Allocation]]:
         """Live attempts that hold seats, by id."""

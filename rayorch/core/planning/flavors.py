@@ -7,6 +7,7 @@ model in their order: room within the queue's share, then what the knobs put bef
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
 from rayorch.core.planning.claims import Claim
@@ -25,10 +26,15 @@ class Served(Enum):
 
 
 def in_free_order(draft: Draft, claim: Claim) -> Claim:
-    """A claim without a preference tries the model first of which most is free, so that scarce ones are left."""
+    """A claim without a preference tries the model first of which most is free, so that scarce ones are left.
+
+    Where the knobs have it, the score of the nodes decides of which model a single seat is.
+    """
     models = claim.shape.accelerators
     if not claim.workload.spec.any_model or len(models) < 2:
         return claim
+    if draft.facts.profile.models.by_score and len(claim.asks) == 1 and not claim.others:
+        return replace(claim, shape=replace(claim.shape, by_score=True))
     return claim.on_models(tuple(sorted(models, key=lambda model: (-_free_of(draft, model), models.index(model)))))
 
 

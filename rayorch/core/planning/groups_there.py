@@ -13,6 +13,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.stock import Trial
 from rayorch.core.policy import SortKey
+from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import NodeId, NodeSpec, Resources
 
@@ -35,8 +36,8 @@ def _search(draft: Draft, fresh: list[NodeSpec]) -> Search:
     room = draft.soon.room.joined_by(fresh)
     there = [node for id, node in draft.facts.nodes.items() if id in draft.facts.horizon.paths]
 
-    def least_free(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (free.gpu_units,)
+    def least_free(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        return (slot.gpu_units,)
 
     def fullest(domain: Domain) -> SortKey:
         return (sum(room.gpu_units(node) for node in domain.nodes),)

@@ -16,14 +16,15 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.sharing import uses_devices
+from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import NodeId, Resources
 
 EVERYWHERE = ""
 """The level of the one domain that holds all nodes."""
 
-NodeScore = Callable[[Resources, NodeId, Resources], SortKey]
-"""(bundle, node, free there) -> sort key; the smallest goes first."""
+NodeScore = Callable[[Resources, NodeId, Slot], SortKey]
+"""(bundle, node, what is free there) -> sort key; the smallest goes first."""
 
 Bundles = tuple[tuple[Resources, int], ...]
 
@@ -32,12 +33,14 @@ MODEL = "/model"
 
 KEPT_TURNS = 32
 """For how many turns a bundle that nobody asks for is kept."""
+KEPT_BESTS, KEPT_CHANGES = 1024, 100_000
+"""How many kinds of single seats are kept, and how many changes of nodes that one of them may have not seen."""
 
 
 class View:
     """Rooms in all of which a seat must fit, without the closed nodes; the first room is the one that is scored."""
 
-    __slots__ = ("_fits", "_units", "closed", "log", "rooms", "score", "topology", "turn")
+    __slots__ = ("_bests", "_fits", "_units", "closed", "log", "memo", "past", "rooms", "score", "topology", "turn")
 
     def __init__(
         self,
@@ -46,15 +49,22 @@ class View:
         topology: Topology,
         score: NodeScore,
         log: Sequence[NodeId],
+        memo: object = None,
     ) -> None:
-        """`rooms`: asked each time, since `soon` may part from `now`. `log`: nodes that changed in one of them."""
+        """`rooms`: asked each time, since `soon` may part from `now`. `log`: nodes that changed in one of them.
+
+        `memo`: where scores are the same for equal nodes, what they are kept under; None: they are not.
+        """
         self.rooms = rooms
         self.closed = closed
         self.topology = topology
         self.score = score
         self.log = log
+        self.memo = memo
         self.turn = 0
         self._fits: dict[tuple[Resources, str], Fit] = {}
+        self._bests: dict[tuple[Resources, tuple[str, ...]], Best] = {}
+        self.past: list[NodeId] = []
         self._units: Units | None = None
 
     def changed(self, nodes: Iterable[NodeId]) -> None:
@@ -63,6 +73,9 @@ class View:
         self._fits = {key: fit for key, fit in self._fits.items() if self.turn - fit.used <= KEPT_TURNS}
         for fit in self._fits.values():
             fit.due.update(nodes)
+        self.past.extend(nodes)
+        if len(self._bests) > KEPT_BESTS or len(self.past) > KEPT_CHANGES:
+            self._forget_bests()
         if self._units is not None:
             self._units.due.update(nodes)
 
@@ -72,11 +85,14 @@ class View:
         closed: Container[NodeId],
         score: NodeScore,
         log: Sequence[NodeId],
+        memo: object = None,
     ) -> None:
         """Another turn, with rooms and a log of its own; nodes that `changed` named are looked at again."""
-        self.rooms, self.closed, self.score, self.log = rooms, closed, score, log
+        self.rooms, self.closed, self.score, self.log, self.memo = rooms, closed, score, log, memo
         for fit in self._fits.values():
             fit.seen = 0
+        for best in self._bests.values():
+            best.seen = 0
         if self._units is not None:
             self._units.seen = 0
 
@@ -90,6 +106,33 @@ class View:
             fit.refresh()
         fit.used = self.turn
         return fit
+
+    def _forget_bests(self) -> None:
+        """Of the half that was not asked for longest; of what changed only what the others have not seen is kept."""
+        kept = sorted(self._bests.items(), key=lambda item: item[1].used)[len(self._bests) // 2 :]
+        self._bests = dict(kept)
+        seen = min((best.seen_past for best in self._bests.values()), default=len(self.past))
+        del self.past[:seen]
+        for best in self._bests.values():
+            best.seen_past -= seen
+
+    def rescore(self) -> None:
+        """What scores are worked out of is other than it was."""
+        self._bests.clear()
+        for fit in self._fits.values():
+            fit.rescore()
+
+    def best(self, bundle: Resources, models: tuple[str, ...], score: NodeScore | None = None) -> NodeId | None:
+        """The best of all nodes for one seat, its GPUs on one of these models (none: any); None: no node takes it.
+
+        `score`: in place of the view's.
+        """
+        key = (bundle, models if models and uses_devices(bundle) else ())
+        best = self._bests.get(key)
+        if best is None:
+            best = self._bests[key] = Best(self, *key)
+        best.used = self.turn
+        return best.node() if score is None or score is self.score else best.by(score)
 
     def units(self, domain: Domain) -> int:
         """Free GPU units in the first room on the domain's nodes, closed ones included."""
@@ -190,8 +233,12 @@ class Fit:
 
     # ------------------------------------------------------------ by score
 
+    def rescore(self) -> None:
+        """Scores are other than they were."""
+        self._heap, self._scores = None, {}
+
     def _rank(self, node: NodeId) -> None:
-        score = self._view.score(self._bundle, node, self._view.rooms()[0].free(node))
+        score = self._view.score(self._bundle, node, self._view.rooms()[0].slot(node))
         if self._scores.get(node) != score and self._heap is not None:
             self._scores[node] = score
             heapq.heappush(self._heap, (score, node))
@@ -199,8 +246,8 @@ class Fit:
     def first(self, most: int) -> list[NodeId]:
         """The best nodes by score, at most that many."""
         if self._heap is None:
-            score, free = self._view.score, self._view.rooms()[0].free
-            self._scores = {node: score(self._bundle, node, free(node)) for node in self.pieces}
+            score, slot = self._view.score, self._view.rooms()[0].slot
+            self._scores = {node: score(self._bundle, node, slot(node)) for node in self.pieces}
             self._heap = [(key, node) for node, key in self._scores.items()]
             heapq.heapify(self._heap)
         heap, scores = self._heap, self._scores
@@ -217,9 +264,83 @@ class Fit:
             heapq.heappush(heap, (key, node))
         return list(found)
 
-    def best(self) -> NodeId | None:
-        """The best node, None when no node takes the bundle."""
-        return next(iter(self.first(1)), None)
+
+class Best:
+    """The best node for one seat, which is all that most work asks for; nodes are not counted for it.
+
+    Where the view keeps scores by what is free, a node that is like one that was looked at costs a look into a table.
+    """
+
+    __slots__ = ("_bundle", "_heap", "_models", "_scores", "_view", "seen", "seen_past", "used")
+
+    def __init__(self, view: View, bundle: Resources, models: tuple[str, ...]) -> None:
+        self._view = view
+        self._bundle = bundle
+        self._models = models
+        self._heap: list[tuple[SortKey, NodeId]] = []
+        self._scores: dict[NodeId, SortKey] = {}
+        self.seen, self.seen_past = len(view.log), len(view.past)
+        self.used = view.turn
+        self._look_at(view.topology.nodes)
+
+    def by(self, score: NodeScore) -> NodeId | None:
+        """The same by another score; O(nodes)."""
+        self._refresh()
+        slot = self._view.rooms()[0].slot
+        return min(((score(self._bundle, node, slot(node)), node) for node in self._scores), default=((), None))[1]
+
+    def _refresh(self) -> None:
+        log, past = self._view.log, self._view.past
+        if self.seen < len(log) or self.seen_past < len(past):
+            due = {*past[self.seen_past :], *log[self.seen :]}
+            self.seen, self.seen_past = len(log), len(past)
+            known = self._view.topology.paths
+            self._look_at([node for node in due if node in known])
+
+    def node(self) -> NodeId | None:
+        """The best node now, None when no node takes the bundle."""
+        self._refresh()
+        heap, scores = self._heap, self._scores
+        while heap:
+            key, node = heap[0]
+            if scores.get(node) is key:
+                return node
+            heapq.heappop(heap)  # it has another score now, or takes nothing more
+        return None
+
+    def _look_at(self, nodes: Iterable[NodeId]) -> None:
+        view, bundle, scores = self._view, self._bundle, self._scores
+        closed, models, of_node = view.closed, self._models, view.topology.models
+        rooms = view.rooms()
+        first, others, memo = rooms[0], rooms[1:], view.memo
+        fresh = not scores and not self._heap
+        for node in nodes:
+            model = of_node.get(node, "")
+            key = None
+            if (not models or model in models) and node not in closed and first.usable(node):
+                slot = first.slot(node)
+                if memo is None:
+                    key = view.score(bundle, node, slot) if slot.fits(bundle) else None
+                else:
+                    keys = slot.state.scores_for(bundle, memo)
+                    if model in keys:
+                        key = keys[model]
+                    else:
+                        key = keys[model] = view.score(bundle, node, slot) if slot.fits(bundle) else None
+                if key is not None and others and not all(room.fits(node, bundle) for room in others):
+                    key = None
+            before = scores.get(node)
+            if key is None:
+                if before is not None:
+                    del scores[node]
+            elif before is None or (key is not before and key != before):
+                scores[node] = key
+                if fresh:
+                    self._heap.append((key, node))
+                else:
+                    heapq.heappush(self._heap, (key, node))
+        if fresh:
+            heapq.heapify(self._heap)
 
 
 class Units:

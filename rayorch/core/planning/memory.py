@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
 from rayorch.core.ordering import Basis
+from rayorch.core.placement import PlacementView, capacity_by_model
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.attention import (
     disturbs,
@@ -102,6 +103,8 @@ class Memory:
         self.views: dict[str, View] = {}
         self.dirty: set[NodeId] = set()
         self.fresh: dict[WorkloadId, Workload] = {}
+        self._placement = PlacementView()
+        self._capacity: dict[str, int] = {}
         self._ordered_by: tuple[object, object] = (None, None)
         self.hopeless: dict[Shape, bool] = {}
         self.demands: dict[WorkloadId, GangDemand] = {}
@@ -203,6 +206,8 @@ class Memory:
         if places:
             self.topology = Topology.of(snapshot.nodes)
             self.views.clear()
+        if any(a is None or b is None or a.total != b.total for a, b in ((old.get(i), new.get(i)) for i in changed)):
+            self._capacity = capacity_by_model(snapshot.nodes)
         for id in sorted(changed):
             node = new.get(id)
             self._settle(id, node, snapshot.now_s)
@@ -400,6 +405,7 @@ class Memory:
             asking=sorted(self._asking),
             growing=sorted(self._growing),
             saved=self._saved,
+            placement=self._seen_by_scores(profile),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else self.topology,
@@ -409,6 +415,15 @@ class Memory:
                 if (order := standing.state.order) is not None and order.beneficiaries
             },
         )
+
+    def _seen_by_scores(self, profile: Profile) -> PlacementView:
+        """What scores may look at; another object, and all nodes are scored anew, where something of it is other."""
+        knobs = profile.placement
+        if not self._placement.same(knobs.classes, self._capacity, knobs.seed):
+            self._placement = PlacementView(knobs.classes, self._capacity, knobs.seed)
+            for view in self.views.values():
+                view.rescore()
+        return self._placement
 
     def _owed(self, leaving: Iterable[Leaving], now_s: float) -> frozenset[WorkloadId]:
         """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time."""

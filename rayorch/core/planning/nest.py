@@ -306,7 +306,7 @@ def _on_nodes(bundle: Resources, count: int, nodes: Sequence[NodeId], search: Se
 def fill_equal(bundle: Resources, count: int, nodes: Sequence[NodeId], trial: Search) -> list[NodeId] | None:
     """Equal bundles on the trial's rooms, which are charged: each to the node of least score."""
     main = trial.rooms[0]
-    heap = [(trial.score(bundle, node, main.free(node)), node) for node in nodes if trial.takes(node, bundle)]
+    heap = [(trial.score(bundle, node, main.slot(node)), node) for node in nodes if trial.takes(node, bundle)]
     heapq.heapify(heap)
     chosen: list[NodeId] = []
     while len(chosen) < count:
@@ -317,7 +317,7 @@ def fill_equal(bundle: Resources, count: int, nodes: Sequence[NodeId], trial: Se
             room.take(node, bundle)
         chosen.append(node)
         if len(chosen) < count and trial.takes(node, bundle):
-            heapq.heappush(heap, (trial.score(bundle, node, main.free(node)), node))
+            heapq.heappush(heap, (trial.score(bundle, node, main.slot(node)), node))
     return chosen
 
 

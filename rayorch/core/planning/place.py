@@ -23,6 +23,7 @@ from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.timeline import Opening, Timeline, opening
 from rayorch.core.planning.together import parts_of
 from rayorch.core.policy import SortKey
+from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
 
@@ -37,7 +38,7 @@ def place(draft: Draft, claim: Claim) -> bool:
     key = (NOW, claim.shape)
     if key in draft.no_room or not _within_quota(draft, claim):
         return False
-    nodes = seats_for(draft, claim, _to_its_own(draft, claim, draft.open_search()))
+    nodes = seats_for(draft, claim, _to_its_own(draft, claim, draft.open_search_for(claim)))
     if nodes is None:
         draft.no_room.add(key)
         return False
@@ -84,8 +85,8 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
     plain = draft.search(room)
     others = _meant_for_others(draft, claim)
 
-    def existing_first(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (2 * (node in others) + (node in arriving), *plain.score(bundle, node, free))
+    def existing_first(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        return (2 * (node in others) + (node in arriving), *plain.score(bundle, node, slot))
 
     def fewest_awaited(domain: Domain) -> SortKey:
         own = sum(room.gpu_units(node) for node in domain.nodes if node not in others)
@@ -152,8 +153,8 @@ def _to_its_own(draft: Draft, claim: Claim, search: Search) -> Search:
         return search
     others = _meant_for_others(draft, claim)
 
-    def score(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (int(node in others), *search.score(bundle, node, free))
+    def score(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        return (int(node in others), *search.score(bundle, node, slot))
 
     def domain_score(domain: Domain) -> SortKey:
         return (any(node in others for node in domain.nodes), *search.domain_score(domain))

@@ -41,7 +41,7 @@ class Stock:
         """On what is free soon, or on other books of it."""
         self._room = room if room is not None else draft.soon.room
         self._pool = LeftoverPool()
-        self._score = draft.facts.profile.score
+        self._score, self._view = draft.facts.profile.score, draft.facts.placement
         self._cells: dict[tuple[tuple[tuple[str, str], ...], str, str, WorkloadId | None], Cell] = {}
         self._left: dict[Cell, dict[Leftover, list[NodeId]]] = {}
         self._pieces: dict[Resources, Piece] = {}
@@ -144,7 +144,7 @@ class Stock:
             key = (node.topology, models.get(node.id, ""), "", closed.get(node.id))
             cell = self._cells.get(key)
             if cell is None:
-                cell = self._cells[key] = Cell(str(len(self._cells)), node, key[1], False, self._score)
+                cell = self._cells[key] = Cell(str(len(self._cells)), node, key[1], False, self._score, self._view)
                 self._left[cell] = {}
             self._left[cell].setdefault(self._pool.of(room.slot(node.id)), []).append(node.id)
 
@@ -152,7 +152,7 @@ class Stock:
         idle_s, room = draft.facts.profile.node_idle_s, self._room
         for name, standing in draft.facts.standings.items():
             state, blank = standing.state, standing.blank
-            cell = Cell(name, blank, blank.model, True, self._score)
+            cell = Cell(name, blank, blank.model, True, self._score, self._view)
             self._cells[blank.topology, blank.model, name, None] = cell
             left = self._left[cell] = {}
             for node in standing.arriving:

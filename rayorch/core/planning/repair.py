@@ -20,6 +20,7 @@ from rayorch.core.planning.nest import seat
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.policy import SortKey
 from rayorch.core.sharing import uses_devices
+from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain, Topology
 from rayorch.core.types import Kind, Member, NodeId, Resources, State, TopologyRequest, total
 
@@ -166,8 +167,8 @@ def _not_of_others(draft: Draft, claim: Claim, search: Search) -> Search:
     if not theirs:
         return search
 
-    def score(bundle: Resources, node: NodeId, free: Resources) -> SortKey:
-        return (int(node in theirs), *search.score(bundle, node, free))
+    def score(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        return (int(node in theirs), *search.score(bundle, node, slot))
 
     def domain_score(domain: Domain) -> SortKey:
         return (any(node in theirs for node in domain.nodes), *search.domain_score(domain))

@@ -27,8 +27,9 @@ class Search:
     """Where to look. A seat must fit in every one of `rooms`; the first is the one that is scored.
 
     `closed`: nodes that are held for others. `model`: the only one that GPUs may be of now, empty: any. `view`: an
-    index of these rooms with these closed nodes and this score, where there is one; it only saves time. `tries`: how
-    many other ways may still be tried for cells of different size.
+    index of these rooms with these closed nodes and this score, where there is one; it only saves time. `models`: of
+    which it may be any, the best by score, where a single seat is looked for. `tries`: how many other ways may still be
+    tried for cells of different size.
     """
 
     rooms: tuple[Room, ...]
@@ -38,6 +39,7 @@ class Search:
     closed: frozenset[NodeId] = frozenset()
     model: str = ""
     view: View | None = None
+    models: tuple[str, ...] = ()
     tries: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     def on(self, model: str) -> Search:
@@ -72,6 +74,8 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
     need = shape.gpu_units
     if min(room.free_gpu_units for room in search.rooms) < need:
         return None
+    if shape.by_score and search.view is not None and len(shape.bundles) == 1 and shape.bundles[0][1] == 1:
+        return _find(shape, need, replace(search, models=shape.accelerators))
     if shape.accelerators:
         tried = (_find(shape, need, search.on(model)) for model in shape.accelerators)
         return next((nodes for nodes in tried if nodes is not None), None)
@@ -90,7 +94,8 @@ def _find(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
     alone = len(shape.bundles) == 1 and shape.bundles[0][1] == 1
     for domains in _spaces(shape, search.topology):
         if alone and search.view is not None and domains and domains[0].level == EVERYWHERE:
-            node = search.view.fit(shape.bundles[0][0], search.model).best()
+            models = search.models or ((search.model,) if search.model else ())
+            node = search.view.best(shape.bundles[0][0], models, search.score)
             return None if node is None else (node,)
         if domains is search.topology.at(NODE_LEVEL):
             nodes = _on_one_node(shape, need, search)
@@ -131,11 +136,13 @@ def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] 
     if search.view is not None and all(
         bundle.gpu_units % UNIT == 0 and not device_need(bundle).shares for bundle, _ in shape.bundles
     ):
-        node = search.view.fit(one, search.model).best()  # whole devices: what takes the sum takes the parts
+        node = search.view.best(
+            one, (search.model,) if search.model else ()
+        )  # whole devices: what takes the sum takes the parts
         return None if node is None else (node,) * sum(count for _, count in shape.bundles)
     main, rooms = search.rooms[0], search.rooms
     able = [
-        (search.score(one, node, main.free(node)), node)
+        (search.score(one, node, main.slot(node)), node)
         for node in search.topology.nodes
         if node not in search.closed
         and search.has_model(node)

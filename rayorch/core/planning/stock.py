@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.planning.arrivals import Standing, nth
-from rayorch.core.policy import ScorePolicy, SortKey
+from rayorch.core.policy import NodeView, PlacementView, ScorePolicy, SortKey
 from rayorch.core.sharing import device_need, uses_devices
 from rayorch.core.slot import Slot
 from rayorch.core.types import GPU, UNIT, NodeId, NodeSpec, Resources, WorkloadId
@@ -106,15 +106,18 @@ class Cell:
     `held_for`: the head of a queue that they are held for. `sample`: any of them, for scores.
     """
 
-    __slots__ = ("_ranked", "_score", "_seats", "coming", "held_for", "left", "model", "name", "sample")
+    __slots__ = ("_ranked", "_score", "_seats", "_view", "coming", "held_for", "left", "model", "name", "sample")
 
-    def __init__(self, name: str, sample: NodeSpec, model: str, coming: bool, score: ScorePolicy) -> None:
+    def __init__(
+        self, name: str, sample: NodeSpec, model: str, coming: bool, score: ScorePolicy, view: PlacementView
+    ) -> None:
         self.name = name
         self.sample = sample
         self.model = model
         self.coming = coming
         self.left: dict[Leftover, tuple[NodeId, ...]] = {}
         self._score = score
+        self._view = view
         self._seats: dict[Piece, int] = {}
         self._ranked: dict[Piece, list[tuple[SortKey, int, Leftover]]] = {}
 
@@ -142,7 +145,10 @@ class Cell:
     def rank(self, piece: Piece, left: Iterable[Leftover]) -> list[tuple[SortKey, int, Leftover]]:
         """Of these leftovers those that take the piece, the best first."""
         able = [leftover for leftover in left if leftover.seats(piece)]
-        return sorted((self._score(piece.bundle, self.sample, o.slot.free), i, o) for i, o in enumerate(able))
+        return sorted(
+            (self._score(piece.bundle, NodeView(self.sample, o.slot, self.model), self._view), i, o)
+            for i, o in enumerate(able)
+        )
 
 
 class Source:

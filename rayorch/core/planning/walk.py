@@ -277,9 +277,12 @@ class Walk:
             if rest.claim is None or not rest.claim.grows:
                 yield workload.spec.id
 
-    def lacking(self) -> Iterator[tuple[Claim, Rest]]:
-        """Those that wait for nothing but room, in that order. Of a rest that is dropped meanwhile no more come."""
-        for workload, rest in self._in_order(lambda rest: rest.lacks):
+    def lacking(self, only: Callable[[Rest], bool] = lambda rest: True) -> Iterator[tuple[Claim, Rest]]:
+        """Those that wait for nothing but room, in that order. Of a rest that is dropped meanwhile no more come.
+
+        `only`: of which rests, asked once of each.
+        """
+        for workload, rest in self._in_order(lambda rest: rest.lacks and only(rest)):
             if rest.claim is not None:
                 yield rest.claim, rest
             else:

@@ -6,12 +6,20 @@ rule that both start from. Work without GPUs goes where fewest GPUs are free, fo
 
 from __future__ import annotations
 
+from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
 from rayorch.core.policy import SortKey
-from rayorch.core.types import CPU, UNIT, NodeSpec, Resources
+from rayorch.core.types import CPU, UNIT, Resources
 
 
-def score(bundle: Resources, node: NodeSpec, free: Resources) -> SortKey:
+def device(bundle: Resources, node: NodeView, view: PlacementView) -> int | None:
+    """The GPU that a share leaves with least."""
+    return None
+
+
+@scored_by(ScoreBasis.STATE)
+def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     """Fractions first fill devices that are broken already; then fewest GPUs left, then fewest CPUs left."""
-    fraction = bundle.gpu_units % UNIT
-    breaks_a_device = bool(fraction) and free.gpu_units % UNIT < fraction
-    return (int(breaks_a_device), free.gpu_units - bundle.gpu_units, free.units(CPU) - bundle.units(CPU))
+    units, free = bundle.gpu_units, node.slot.gpu_units
+    fraction = units % UNIT
+    breaks_a_device = bool(fraction) and free % UNIT < fraction
+    return (int(breaks_a_device), free - units, node.slot.amounts.get(CPU, 0) - bundle.units(CPU))

@@ -5,10 +5,12 @@ What Volcano's least-requested, YuniKorn's fair and KAI's spread node sorting do
 
 from __future__ import annotations
 
+from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
 from rayorch.core.policy import SortKey
-from rayorch.core.types import CPU, NodeSpec, Resources
+from rayorch.core.types import CPU, Resources
 
 
-def score(bundle: Resources, node: NodeSpec, free: Resources) -> SortKey:
+@scored_by(ScoreBasis.STATE)
+def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     """Most GPUs left first, then most CPUs left."""
-    return (bundle.gpu_units - free.gpu_units, bundle.units(CPU) - free.units(CPU))
+    return (bundle.gpu_units - node.slot.gpu_units, bundle.units(CPU) - node.slot.amounts.get(CPU, 0))

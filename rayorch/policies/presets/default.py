@@ -17,6 +17,7 @@ PRESET = Profile(
     order=priority.key,
     queue_order=deserved.key,
     score=best_fit.score,
+    device=best_fit.device,
     victims=lost_work.cost,
     train_size=elastic.size,
     serve_size=demand.size,
