@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from rayorch.actors import wire as wire
+from rayorch.actors.collecting import collect_seldom
 from rayorch.actors.names import allocator_name, find, inventory_name, owner_options, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.adapters.ray_groups import (
@@ -106,6 +107,7 @@ class AllocatorShell:
 
     async def __init__(self, settings: AllocatorSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         self._settings = settings
+        collect_seldom()
         self._prefix = f"rayorch/{settings.instance}/"
         self._strays: frozenset[str] = frozenset()
         # Milliseconds since the epoch: above every version of a former incarnation, so no reader's copy seems new.

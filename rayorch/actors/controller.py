@@ -14,6 +14,7 @@ import ray
 
 from rayorch.actors.bypasses import BypassWatch, ray_jobs_of
 from rayorch.actors.cluster import RayCluster
+from rayorch.actors.collecting import collect_seldom
 from rayorch.actors.execution import Executor
 from rayorch.actors.housekeeping import Housekeeper
 from rayorch.actors.names import controller_name, owner_options
@@ -44,8 +45,8 @@ ERROR_PAUSE_S = 0.5
 MIN_PAUSE_S = 0.005
 """Least time between two turns, so that a burst of pokes becomes one turn."""
 LONG_TURN_S, MAX_PAUSE_S = 0.05, 0.5
-"""A turn over thousands of workloads takes longer than this; then the pause is half as long as the turn, up to
-MAX_PAUSE_S, so that a stream of submissions leaves the machine to those who accept them."""
+"""A turn over thousands of workloads takes longer than this; then, where it did nothing, the pause is half as long as
+the turn, up to MAX_PAUSE_S, so that a stream of submissions leaves the machine to those who accept them."""
 
 SILENT = (MarkReleasing, Rebind, BlockNodes)
 """Actions that change an owner's facts without an event or a message to us."""
@@ -82,6 +83,7 @@ class ControllerShell:
 
     async def __init__(self, settings: ControllerSettings) -> None:  # type: ignore[misc]  # Ray awaits it
         self._settings = settings
+        collect_seldom()
         self._loop = asyncio.get_running_loop()
         self._cluster = RayCluster(settings.instance, settings.profile)
         self._memory = Memory()
@@ -90,6 +92,7 @@ class ControllerShell:
         self._housekeeper = Housekeeper(settings.instance, packages)
         self._bypasses = BypassWatch(ray_jobs_of(settings.kuberay) if settings.kuberay else None)
         self._runners: dict[RunnerKey, RunnerView] = {}
+        self._ended: set[RunnerKey] = set()
         self._runner_news: deque[RunnerKey] = deque()
         self._lookout = Lookout()
         self._poked = asyncio.Event()
@@ -97,6 +100,7 @@ class ControllerShell:
         self._started_s = time.time()
         self._first_turn_s: float | None = None
         self._first_decision_s: float | None = None
+        self._worked = False
         self._last_error = "starting"
         self._asking = asyncio.Semaphore(1)  # questions that plan anew; the loop goes on beside one of them
         self._work = asyncio.create_task(self._run())
@@ -126,7 +130,7 @@ class ControllerShell:
                 await asyncio.sleep(ERROR_PAUSE_S)
             if again:
                 self._poked.set()
-            await asyncio.sleep(_pause_s(self._turn))
+            await asyncio.sleep(MIN_PAUSE_S if self._worked else _pause_s(self._turn))
             try:
                 await asyncio.wait_for(self._poked.wait(), self._settings.period_s)
             except TimeoutError:
@@ -148,17 +152,19 @@ class ControllerShell:
         self._last_error = text
 
     def _one_turn(self) -> bool:
-        """See, decide, commit, reconcile. True when something was done whose effect nobody will tell us of.
+        """See, reconcile, decide, commit, reconcile. True when something was done whose effect nobody will tell us of.
 
         Of most effects their owner tells: the queue owner of each event, the allocator of groups made and removed,
         the runners of themselves. A turn taken before that would see nothing new and be in the way.
         """
         began_s = time.monotonic()
         snapshot = self._cluster.snapshot()
-        actions = self._actions(snapshot)
-        self._executor.carry_out(actions)  # the others work on it while we decide, and what has ended frees its quota
+        actions = self._reconcile(snapshot)  # the others work on it while we decide; what has ended frees its quota
         decided = plan(snapshot, self._settings.profile, self._memory)
         outcomes = self._cluster.commit(decided)
+        acted = [o for o in outcomes if o.committed and not isinstance(o.decision, Scale | Reserve)]
+        if acted or self._poked.is_set():  # what has happened meanwhile need not wait until we have decided once more
+            actions += self._reconcile(self._cluster.snapshot())
         self._executor.keep_agents(snapshot)
         self._housekeeper.tick(self._cluster)
         self._bypasses.tick()
@@ -166,18 +172,18 @@ class ControllerShell:
             if not isinstance(outcome.decision, Scale | Reserve):
                 log.info("%s: %s %s", "committed" if outcome.committed else "refused", outcome.decision, outcome.reason)
         ended_s = time.time()
-        acted = [o for o in outcomes if o.committed and not isinstance(o.decision, Scale | Reserve)]
         self._first_turn_s = self._first_turn_s or ended_s
         if acted:
             self._first_decision_s = self._first_decision_s or ended_s
         number = self._turn.number + 1 if self._turn else 1
         shown = _with_stale(decided, outcomes)
         self._turn = Turn(number, snapshot, shown, outcomes, ended_s, time.monotonic() - began_s)
+        self._worked = bool(acted or actions)
         self._forget_ended_runners()
         return any(isinstance(action, SILENT) for action in actions)
 
-    def _actions(self, snapshot: Snapshot) -> tuple[Action, ...]:
-        """What is to be done for the attempts, as `reconcile` says, at the price of what has changed."""
+    def _reconcile(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        """Ask for what is to be done for the attempts, as `reconcile` says, at the price of what has changed."""
         if not snapshot.synced:
             return ()
         news, nodes = self._cluster.take_news()
@@ -186,14 +192,20 @@ class ControllerShell:
         cluster, profile = self._cluster, self._settings.profile
         runners = dict(self._runners)
         known = Known(cluster.workloads, cluster.allocations, runners, cluster.nodes, snapshot.now_s, profile)
-        return self._lookout.look(known, news, nodes)
+        actions = self._lookout.look(known, news, nodes)
+        self._executor.carry_out(actions)
+        return actions
 
     def _forget_ended_runners(self) -> None:
         """An attempt that is over needs its runner's answer no more."""
-        for key, view in tuple(self._runners.items()):
+        for key in tuple(self._ended):
+            view = self._runners.get(key)
             workload = self._cluster.workloads.get(key[0])
             over = workload is None or workload.attempt != key[1] or workload.state is State.PENDING
-            if over and not view.phase.alive:
+            if view is None or view.phase.alive:
+                self._ended.discard(key)
+            elif over:
+                self._ended.discard(key)
                 self._executor.dispose(key)
                 self._runners.pop(key, None)
 
@@ -218,6 +230,8 @@ class ControllerShell:
         if known is not None and _is_old(view, known):
             return
         self._runners[view.workload, view.attempt] = view
+        if not view.phase.alive:
+            self._ended.add((view.workload, view.attempt))
         self._runner_news.append((view.workload, view.attempt))
         self._poked.set()
 

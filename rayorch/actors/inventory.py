@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rayorch.actors import wire as wire
+from rayorch.actors.collecting import collect_seldom
 from rayorch.actors.device_reports import device_reports
 from rayorch.actors.names import inventory_name, owner_options
 from rayorch.actors.poke import Poker, controller_sender
@@ -79,6 +80,7 @@ class InventoryShell:
 
     async def __init__(self, settings: InventorySettings) -> None:  # type: ignore[misc]  # Ray awaits it
         self._settings = settings
+        collect_seldom()
         # Milliseconds since the epoch: above every version of a former incarnation, so no reader's copy seems new.
         self._inventory = Inventory(version=int(time.time() * 1000))
         self._holders: dict[NodeId, tuple[str, ...]] = {}

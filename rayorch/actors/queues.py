@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import ray
 
+from rayorch.actors import queue_parts as parts
 from rayorch.actors import wire as wire
+from rayorch.actors.collecting import collect_seldom
 from rayorch.actors.cron import CRON_LOOK_S, cron_view, due_moments
 from rayorch.actors.durable_tree import COMPACT_EVERY, DurableTree, Stage
 from rayorch.actors.journal import Journal
@@ -26,13 +28,12 @@ from rayorch.actors.report_pacing import PACED, ReportPacer
 from rayorch.actors.waiting import Waiters
 from rayorch.config.calendar import check_schedule
 from rayorch.core.codec import FORMAT_VERSION
-from rayorch.core.cron import CronSpec, CronView, Moment
+from rayorch.core.cron import CronSpec, CronView
 from rayorch.core.decisions import Stop
-from rayorch.core.errors import RayorchError, SpecError, StalePlanError
-from rayorch.core.events import AttemptEnded, Event, Forgotten, HalfLifeSet, Reported
+from rayorch.core.errors import RayorchError, SpecError
+from rayorch.core.events import AttemptEnded, Event
 from rayorch.core.listing import Place, check_limit, page
 from rayorch.core.queues import NodeShape, QueueChanges, QueueTree
-from rayorch.core.reports import CheckpointCommitted, StepReported, WorkersStarted
 from rayorch.core.requests import (
     ACCEPTED,
     AttemptRef,
@@ -102,6 +103,7 @@ class QueueShell:
     ) -> None:
         """Reads the journal; raises JournalError, and does not serve, when it is not the expected one or damaged."""
         started = time.perf_counter()
+        collect_seldom()
         self._settings = settings
         self._shapes: tuple[NodeShape, ...] = ()
         self._poker = Poker(poke or controller_sender(settings.instance))
@@ -135,7 +137,7 @@ class QueueShell:
         tree.renew_all(self._clock())
 
     def _on_durable(self, events: tuple[Event, ...]) -> None:
-        if any(_matters(event) for event in events):
+        if any(parts.matters(event) for event in events):
             self._poker.poke()
         self._waiters.wake(events)
         if self._tree.now_s() - self._forgot_s >= FORGET_PERIOD_S:
@@ -155,7 +157,7 @@ class QueueShell:
 
         def command(stage: Stage) -> None:
             if settle is not None:
-                stage.take(_still_true(stage, self._pacer.settle(settle)))
+                stage.take(parts.still_true(stage, self._pacer.settle(settle)))
             stage.take(check(stage))
 
         try:
@@ -175,7 +177,7 @@ class QueueShell:
         def one(stage: Stage, place: int) -> Reply:
             try:
                 if settle:
-                    stage.take(_still_true(stage, self._pacer.settle(settle[place])))
+                    stage.take(parts.still_true(stage, self._pacer.settle(settle[place])))
                 stage.take(checks[place](stage))
                 stage.settle()
             except RayorchError as error:
@@ -204,7 +206,7 @@ class QueueShell:
             now_s = self._tree.now_s()
             due = due_moments(cron, now_s)
             if due.moments:
-                reply = await self._command(partial(_fired, cron.spec.id, due.moments))
+                reply = await self._command(partial(parts.fired, cron.spec.id, due.moments))
                 if not reply.accepted:
                     log.warning("cron %s was not looked at, again soon: %s", cron.spec.id, reply.message)
             next_s = min(next_s, due.next_s)
@@ -247,7 +249,7 @@ class QueueShell:
 
     async def _submit(self, specs: tuple[WorkloadSpec, ...], tell: bool = False) -> tuple[SubmitResult, ...]:
         try:
-            return await self._tree.run(lambda stage: tuple(_admit(stage, spec, tell) for spec in specs))
+            return await self._tree.run(lambda stage: tuple(parts.admit(stage, spec, tell) for spec in specs))
         except RayorchError as error:
             return tuple(SubmitResult(spec.id, refusal(error)) for spec in specs)
 
@@ -312,12 +314,12 @@ class QueueShell:
     @ray.method
     async def commit_start(self, request: StartRequest) -> Reply:
         """The commit of a start; "stale" when the facts have changed."""
-        return await self._command(partial(_start, request))
+        return await self._command(partial(parts.start, request))
 
     @ray.method
     async def commit_starts(self, requests: tuple[StartRequest, ...]) -> tuple[Reply, ...]:
         """Several commits, each on its own, in this order; they are one transaction of the journal."""
-        return await self._commands([partial(_start, request) for request in requests])
+        return await self._commands([partial(parts.start, request) for request in requests])
 
     @ray.method
     async def commit_stop(self, stop: Stop) -> Reply:
@@ -331,7 +333,7 @@ class QueueShell:
 
     async def _commit_stops(self, stops: tuple[Stop, ...]) -> tuple[Reply, ...]:
         refs = [AttemptRef(stop.workload, stop.attempt) for stop in stops]
-        return await self._commands([partial(_stop, stop) for stop in stops], refs)
+        return await self._commands([partial(parts.stop, stop) for stop in stops], refs)
 
     @ray.method
     async def commit_resize(self, request: ResizeRequest) -> Reply:
@@ -341,12 +343,12 @@ class QueueShell:
     @ray.method
     async def ready(self, attempt: AttemptRef) -> Reply:
         """The attempt's work has begun."""
-        return await self._command(partial(_ready, attempt))
+        return await self._command(partial(parts.ready, attempt))
 
     @ray.method
     async def ready_many(self, attempts: tuple[AttemptRef, ...]) -> tuple[Reply, ...]:
         """The same for several attempts, each on its own."""
-        return await self._commands([partial(_ready, attempt) for attempt in attempts])
+        return await self._commands([partial(parts.ready, attempt) for attempt in attempts])
 
     @ray.method
     async def end_attempt(self, ended: AttemptEnded) -> Reply:
@@ -360,7 +362,7 @@ class QueueShell:
 
     async def _end_attempts(self, ended: tuple[AttemptEnded, ...]) -> tuple[Reply, ...]:
         refs = [AttemptRef(one.workload, one.attempt) for one in ended]
-        return await self._commands([partial(_end, one) for one in ended], refs)
+        return await self._commands([partial(parts.end, one) for one in ended], refs)
 
     @ray.method
     async def set_capacity(self, shapes: tuple[NodeShape, ...]) -> None:
@@ -402,7 +404,7 @@ class QueueShell:
         if not self._pacer.passes(request, self._tree.now_s()):
             return self._hold(request)
         final = None if isinstance(request.report, PACED) else AttemptRef(request.workload, request.attempt)
-        return await self._command(lambda s: _reported(s, request), settle=final)
+        return await self._command(lambda s: parts.reported(s, request), settle=final)
 
     def _hold(self, request: ReportRequest) -> Reply:
         try:
@@ -422,7 +424,7 @@ class QueueShell:
 
     async def _flush_now(self) -> None:
         held = self._pacer.due(self._tree.now_s())
-        reply = await self._command(lambda s: _still_true(s, held))
+        reply = await self._command(lambda s: parts.still_true(s, held))
         if not reply.accepted:
             log.warning("%d progress reports were not written: %s", len(held), reply.message)
 
@@ -520,70 +522,6 @@ class QueueShell:
 
 
 QueueActor = ray.remote(QueueShell)
-
-
-# ---------------------------------------------------------------- parts of commands and questions
-
-
-def _fired(cron: str, moments: tuple[Moment, ...], stage: Stage) -> tuple[Event, ...]:
-    """What follows from a cron's moments, one after the other; the last events are left to the caller."""
-    events = stage.tree.look_at_cron(cron, moments, stage.now_s)
-    while events:
-        stage.take(events)
-        stage.settle()
-        events = stage.tree.look_at_cron(cron, moments, stage.now_s)
-    return ()
-
-
-def _admit(stage: Stage, spec: WorkloadSpec, tell: bool) -> SubmitResult:
-    """What becomes of one submission; `tell`: with the workload as it is then."""
-    try:
-        stage.take(stage.tree.submit(spec, stage.now_s))
-    except RayorchError as error:
-        if stage.broken:
-            raise
-        return SubmitResult(spec.id, refusal(error))
-    return SubmitResult(spec.id, ACCEPTED, stage.tree.workloads[spec.id] if tell else None)
-
-
-def _start(request: StartRequest, stage: Stage) -> tuple[Event, ...]:
-    return stage.tree.commit_start(request.start, request.versions, stage.now_s, request.partners)
-
-
-def _stop(stop: Stop, stage: Stage) -> tuple[Event, ...]:
-    return stage.tree.commit_stop(stop, stage.now_s)
-
-
-def _ready(attempt: AttemptRef, stage: Stage) -> tuple[Event, ...]:
-    return stage.tree.ready(attempt.workload, attempt.attempt, stage.now_s)
-
-
-def _end(ended: AttemptEnded, stage: Stage) -> tuple[Event, ...]:
-    return stage.tree.end_attempt(ended)
-
-
-def _reported(stage: Stage, request: ReportRequest) -> tuple[Event, ...]:
-    return stage.tree.report(request.workload, request.attempt, request.report, stage.now_s)
-
-
-def _still_true(stage: Stage, held: Iterable[ReportRequest]) -> tuple[Event, ...]:
-    """The events of reports that were held back, without those whose attempt is over."""
-    events: list[Event] = []
-    for request in held:
-        try:
-            events += _reported(stage, request)
-        except StalePlanError as error:
-            log.info("a held report came too late: %s", error)
-    return tuple(events)
-
-
-def _matters(event: Event) -> bool:
-    """Whether the controller could do something because of it."""
-    match event:
-        case Reported(report=StepReported() | CheckpointCommitted() | WorkersStarted()) | Forgotten() | HalfLifeSet():
-            return False
-        case _:
-            return True
 
 
 def _is_restart() -> bool:
