@@ -147,13 +147,15 @@ class Capacity:
     """What is known of where nodes come from. All tuples are sorted by name.
 
     `error`: why the provider could not be read the last time, empty while all is well; what is shown is then as old as
-    `observed_s`, and nothing is decided on it.
+    `observed_s`, and nothing is decided on it. `fixed`: nobody listens who could add a node, so that no demand for
+    nodes is worked out at all.
     """
 
     provider: Provider = Provider.NONE
     groups: tuple[GroupState, ...] = field(default=())
     observed_s: float = 0.0
     error: str = ""
+    fixed: bool = False
 
     @property
     def decides(self) -> bool:

@@ -22,7 +22,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known at `now_s`. All tuples are sorted by id.
+    """What is known at `now_s`. All tuples are sorted by id (or rows of tables, `rows.py`, in their place).
 
     `workloads`: those that have not ended. `synced`: the allocator has compared its books with the world since
     its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the

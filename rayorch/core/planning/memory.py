@@ -4,14 +4,17 @@ A plan is the same with it and without it: what is kept is worked out from the l
 date by comparing the objects of the new one with those of the last. An object that is the same one has not changed,
 since all of them are frozen; equal ones that are not the same are looked at anew, which costs time and nothing else.
 
-What a plan holds on to (it is explained after the next turn has begun) is never changed here: it gets copies.
+What a plan holds on to (it is explained after the next turn has begun) is never changed here: it gets copies. A memory
+that lends gives none: with it a turn costs what has changed alone, and a plan has nothing more to say once the next
+turn has begun. That is for who carries a plan out at once and asks for no reasons, as a run of a trace does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from rayorch.core.capacity import GroupName, Provider
@@ -38,6 +41,7 @@ from rayorch.core.planning.takings import OWED_S, Leaving, leaving_of
 from rayorch.core.policy import Profile
 from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
+from rayorch.core.rows import Rows, Table
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Topology
 from rayorch.core.types import (
@@ -55,31 +59,59 @@ from rayorch.core.types import (
 )
 
 Key = tuple[WorkloadId, int]
+K = TypeVar("K")
 T = TypeVar("T")
 
 
-class Tracked(Generic[T]):
-    """A tuple of the last snapshot; tells which of its objects are gone and which are new in the next one."""
+class Tracked(Generic[K, T]):
+    """What of the last snapshot's objects of one kind is gone, and what is new, in the next one.
+
+    Where both are rows of one table, that is known; else all of them are compared, as objects.
+    """
 
     def __init__(self) -> None:
-        self.items: tuple[T, ...] = ()
-        self._known: set[int] = set()
+        self._last: Sequence[T] = ()
+        self._known: set[int] | None = None  # made when it is needed
+        self._table: Table[K, T] | None = None
+        self._version = 0
 
-    def take(self, items: tuple[T, ...]) -> tuple[list[T], list[T]]:
-        """(gone, come); what was replaced by another object is in both."""
-        if items is self.items:
+    def take(self, items: Sequence[T], held: Mapping[K, T]) -> tuple[list[T], list[T]]:
+        """(gone, come); what was replaced by another object is in both. `held`: what there was, by key."""
+        if isinstance(items, Rows):
+            return self._take_rows(items, held)
+        if items is self._last:
             return [], []
+        before = self._last if self._table is None else tuple(held.values())
+        were = self._known if self._known is not None and self._table is None else set(map(id, before))
         known = set(map(id, items))
-        gone = [item for item in self.items if id(item) not in known]
-        come = [item for item in items if id(item) not in self._known]
-        self.items, self._known = items, known
+        gone = [item for item in before if id(item) not in known]
+        come = [item for item in items if id(item) not in were]
+        self._last, self._known, self._table = items, known, None
+        return gone, come
+
+    def _take_rows(self, rows: Rows[K, T], held: Mapping[K, T]) -> tuple[list[T], list[T]]:
+        changed = rows.changed_since(self._version) if rows.table is self._table else None
+        self._last, self._known, self._table, self._version = (), None, rows.table, rows.version
+        now = rows.table.by_key
+        keys = changed if changed is not None else (*held, *(key for key in now if key not in held))
+        gone: list[T] = []
+        come: list[T] = []
+        for key in keys:
+            old, new = held.get(key), now.get(key)
+            if old is not new:
+                if old is not None:
+                    gone.append(old)
+                if new is not None:
+                    come.append(new)
         return gone, come
 
 
 class Memory:
     """See the module. One planner's own: no two plans may be made with it at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, lends: bool = False) -> None:
+        """`lends`: see the module."""
+        self.lends = lends
         self._profile: Profile | None = None
         self._now_s = float("-inf")
         self.forget()
@@ -89,9 +121,9 @@ class Memory:
         self._profile = None
         self._queues: tuple[QueueSpec, ...] | None = None
         self._countables = Resources()
-        self._workloads: Tracked[Workload] = Tracked()
-        self._nodes: Tracked[NodeSpec] = Tracked()
-        self._allocations: Tracked[Allocation] = Tracked()
+        self._workloads: Tracked[WorkloadId, Workload] = Tracked()
+        self._nodes: Tracked[NodeId, NodeSpec] = Tracked()
+        self._allocations: Tracked[Key, Allocation] = Tracked()
         self.queues: dict[QueueId, QueueSpec] = {}
         self.workloads: dict[WorkloadId, Workload] = {}
         self.nodes: dict[NodeId, NodeSpec] = {}
@@ -122,6 +154,10 @@ class Memory:
         self._leaving: dict[WorkloadId, list[Leaving]] = {}
         self._live_in: dict[QueueId, dict[WorkloadId, Workload]] = {}
         self._quiet: dict[WorkloadId, float] = {}
+        self._lapses: list[tuple[float, WorkloadId]] = []  # a heap of the same, with entries that hold no more
+        self._troubled: set[NodeId] = set()  # nodes that were such when they, or what is on them, changed
+        self._disturbed: list[QueueId] = []
+        self._strictness: dict[QueueId, bool | None] = {}
         self._asking: set[WorkloadId] = set()
         self._growing: set[WorkloadId] = set()
         self._yielded: set[WorkloadId] = set()
@@ -158,6 +194,8 @@ class Memory:
             return
         self._queues, self._countables = snapshot.queues, snapshot.countables
         self.queues = {spec.id: spec for spec in snapshot.queues}
+        self._disturbed = [spec.id for spec in snapshot.queues if disturbs(spec)]
+        self._strictness = {spec.id: spec.strict for spec in snapshot.queues}
         self._tree = QuotaTree(snapshot.queues)
         self.quota = Quota(self._tree, snapshot.countables)
         for workload, amount in self._charged.values():
@@ -187,7 +225,7 @@ class Memory:
     # ------------------------------------------------------------ nodes
 
     def _take_nodes(self, snapshot: Snapshot) -> set[NodeId]:
-        gone, come = self._nodes.take(snapshot.nodes)
+        gone, come = self._nodes.take(snapshot.nodes, self.nodes)
         if not gone and not come:
             return set()
         new = {node.id: node for node in come}
@@ -210,6 +248,7 @@ class Memory:
             self._capacity = capacity_by_model(snapshot.nodes)
         for id in sorted(changed):
             node = new.get(id)
+            (self._troubled.add if troubles(node) else self._troubled.discard)(id)
             self._settle(id, node, snapshot.now_s)
             self.idle.settle(id, node, (), snapshot.now_s)
             if node is not None and node.blocked_until_s > 0:
@@ -234,14 +273,14 @@ class Memory:
     # ------------------------------------------------------------ workloads and what they hold
 
     def _take_work(self, snapshot: Snapshot) -> set[WorkloadId]:
-        gone, come = self._workloads.take(snapshot.workloads)
+        gone, come = self._workloads.take(snapshot.workloads, self.workloads)
         new = {workload.spec.id: workload for workload in come}
         for workload in gone:
             if workload.spec.id not in new:
                 del self.workloads[workload.spec.id]
         self.workloads.update(new)
         changed = {workload.spec.id for workload in gone} | new.keys()
-        left, taken = self._allocations.take(snapshot.allocations)
+        left, taken = self._allocations.take(snapshot.allocations, self._known)
         fresh = {(a.workload, a.attempt): a for a in taken}
         for allocation in left:
             key = (allocation.workload, allocation.attempt)
@@ -301,6 +340,8 @@ class Memory:
             self.room.book(member)
             self._on_node.setdefault(member.node, set()).add(key)
             self._touch(member.node)
+            if troubles(self.nodes.get(member.node)):
+                self._troubled.add(member.node)
 
     def _touch(self, id: NodeId) -> None:
         self.dirty.add(id)
@@ -368,7 +409,8 @@ class Memory:
         self._charged[id] = (workload, amount)
         self.quota.charge(queue, amount, workload.spec.owner, 1)
         self._live_in.setdefault(queue, {})[id] = workload
-        self._quiet[id] = quiet_until_s(workload, allocation, profile)
+        quiet_s = self._quiet[id] = quiet_until_s(workload, allocation, profile)
+        heappush(self._lapses, (quiet_s, id))
         gone = leaving_of(workload, allocation)
         if gone is not None:
             self._leaving.setdefault(id, []).append(gone)
@@ -389,18 +431,18 @@ class Memory:
         return Facts(
             snapshot=snapshot,
             profile=profile,
-            nodes={**self.nodes, **{node.id: node for node in coming}},
-            workloads=dict(self.workloads),
-            held=dict(self._held),
+            nodes=self._lent(self.nodes) if not coming else {**self.nodes, **{node.id: node for node in coming}},
+            workloads=self._lent(self.workloads),
+            held=self._lent(self._held),
             leaving=leaving,
             topology=self.topology,
             owed=self._owed(leaving, snapshot.now_s) | broken,
             repairs=broken,
             joint=sorted(self._joint),
-            strictness={id: spec.strict for id, spec in self.queues.items()},
-            live_in={queue: tuple(live.values()) for queue, live in self._live_in.items()},
+            strictness=self._strictness,
+            live_in=self._lent_live_in(),
             budgets={use.queue: use for use in snapshot.budgets},
-            live_ids=tuple(self._live_ids),
+            live_ids=self._live_ids if self.lends else tuple(self._live_ids),
             uneasy=self._uneasy(snapshot.now_s),
             asking=sorted(self._asking),
             growing=sorted(self._growing),
@@ -424,6 +466,14 @@ class Memory:
             for view in self.views.values():
                 view.rescore()
         return self._placement
+
+    def _lent(self, mapping: dict[K, T]) -> Mapping[K, T]:
+        return mapping if self.lends else dict(mapping)
+
+    def _lent_live_in(self) -> Mapping[QueueId, Collection[Workload]]:
+        if self.lends:
+            return {queue: live.values() for queue, live in self._live_in.items()}
+        return {queue: tuple(live.values()) for queue, live in self._live_in.items()}
 
     def _owed(self, leaving: Iterable[Leaving], now_s: float) -> frozenset[WorkloadId]:
         """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time."""
@@ -449,16 +499,32 @@ class Memory:
         return frozenset(found)
 
     def _uneasy(self, now_s: float) -> list[WorkloadId]:
-        found = {id for id, until_s in self._quiet.items() if until_s <= now_s}
-        for node, keys in self._on_node.items():
+        found = self._restless(now_s)
+        for node in self._troubled if self._troubled else ():
+            keys = self._on_node.get(node)
             if keys and troubles(self.nodes.get(node)):
                 found.update(id for id, _ in keys if id in self._held)
-        disturbed = [queue for queue, spec in self.queues.items() if disturbs(spec)]
-        if disturbed:
+        if self._disturbed:
             for queue, live in self._live_in.items():
-                if any(queue == other or queue.startswith(f"{other}/") for other in disturbed):
+                if any(queue == other or queue.startswith(f"{other}/") for other in self._disturbed):
                     found |= live.keys()
-        return sorted(found)
+        return sorted(found) if found else []
+
+    def _restless(self, now_s: float) -> set[WorkloadId]:
+        """Those whose quiet time is over. They stay in the heap until they are others."""
+        heap, found = self._lapses, set[WorkloadId]()
+        over: list[tuple[float, WorkloadId]] = []
+        while heap and heap[0][0] <= now_s:
+            entry = heappop(heap)
+            if self._quiet.get(entry[1]) == entry[0] and entry[1] not in found:
+                found.add(entry[1])
+                over.append(entry)
+        for entry in over:
+            heappush(heap, entry)
+        if len(heap) > 2 * len(self._quiet) + 64:
+            self._lapses = [(until_s, id) for id, until_s in self._quiet.items()]
+            heapify(self._lapses)
+        return found
 
 
 def _ideal(node: NodeSpec | None) -> NodeSpec | None:

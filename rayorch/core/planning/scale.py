@@ -30,12 +30,16 @@ from rayorch.core.types import MODEL_LABEL, Allocation, Member, NodeHealth, Stop
 MAX_WAITING = 1000
 """Most waiting gangs that the scale policy is shown."""
 
+NOBODY_LISTENS = Scale((), (), "nobody could add a node")
+
 MAX_NAMED = 4
 """How many gangs or groups a reason names."""
 
 
 def scale(draft: Draft) -> Scale:
     """The one demand for capacity: gangs that hold seats, gangs in order that wait for nothing but nodes, changes."""
+    if draft.facts.snapshot.capacity.fixed:
+        return NOBODY_LISTENS
     held = _all_held(draft)
     asking = _asking(draft)
     if draft.facts.snapshot.capacity.provider is Provider.RAY and draft.facts.standings:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from rayorch.core.allocations import Allocations, gang_of
+from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, Plan, Resize, Start, Stop
 from rayorch.core.endings import Facts, ending
@@ -23,6 +24,7 @@ from rayorch.core.lifecycle import Move
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueTree
 from rayorch.core.reports import AttemptReport
+from rayorch.core.rows import Table
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
@@ -41,6 +43,8 @@ from rayorch.core.types import (
     WorkloadSpec,
 )
 
+FIXED = Capacity(fixed=True)
+"""The nodes of a trace are all that there will ever be."""
 NEVER_S = 1e12
 """A lease that does not lapse in any trace: here contact is never lost. (Infinite would not be a time.)"""
 
@@ -84,9 +88,9 @@ class TraceCluster:
         self._up = {node.id: node for node in nodes}
         self._versions = Versions(0, -1, -1)
         self._queues: tuple[QueueSpec, ...] = ()
-        self._workloads: dict[WorkloadId, Workload] = {}
-        self._nodes: dict[NodeId, NodeSpec] = {}
-        self._allocations: dict[RunnerKey, Allocation] = {}
+        self._workloads: Table[WorkloadId, Workload] = Table()
+        self._nodes: Table[NodeId, NodeSpec] = Table()
+        self._allocations: Table[RunnerKey, Allocation] = Table()
         self.history = History()
         self.inventory.observe(tuple(nodes), start_s)
         self.tree.set_capacity(self.inventory.shapes())
@@ -110,20 +114,20 @@ class TraceCluster:
         nodes = self.inventory.changes_since(before.inventory)
         books = self.books.changes_since(before.allocations)
         for gone in (*queues.forgotten, *queues.folded):
-            self._workloads.pop(gone, None)
+            self._workloads.drop(gone)
         for workload in queues.workloads:
             if workload.state.terminal:
-                self._workloads.pop(workload.spec.id, None)
+                self._workloads.drop(workload.spec.id)
             else:
-                self._workloads[workload.spec.id] = workload
+                self._workloads.put(workload.spec.id, workload)
         for node in nodes.nodes:
-            self._nodes[node.id] = node
+            self._nodes.put(node.id, node)
         for id in nodes.removed:
-            self._nodes.pop(id, None)
+            self._nodes.drop(id)
         for allocation in books.allocations:
-            self._allocations[allocation.workload, allocation.attempt] = allocation
+            self._allocations.put((allocation.workload, allocation.attempt), allocation)
         for key in books.removed:
-            self._allocations.pop(key, None)
+            self._allocations.drop(key)
         self._queues = queues.queues if queues.queues is not None else self._queues
         self._versions = Versions(queues.version, nodes.version, books.version)
         self.history = self.history.changed(queues.history)
@@ -131,9 +135,10 @@ class TraceCluster:
             versions=self._versions,
             now_s=self.now_s,
             queues=self._queues,
-            workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
-            nodes=tuple(self._nodes[id] for id in sorted(self._nodes)),
-            allocations=tuple(self._allocations[key] for key in sorted(self._allocations)),
+            workloads=self._workloads.rows(),
+            nodes=self._nodes.rows(),
+            allocations=self._allocations.rows(),
+            capacity=FIXED,
             history=self.history,
             countables=queues.countables,
             reservations=queues.reservations,
@@ -182,7 +187,7 @@ class TraceCluster:
         reserved: list[Start] = []
         try:
             for start in starts:
-                spec = self._workloads[start.workload].spec
+                spec = self.tree.workloads[start.workload].spec
                 deadline_s = now_s + self.profile.start_deadline_s
                 gang = gang_of(spec, start.members)
                 books.reserve(

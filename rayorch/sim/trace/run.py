@@ -129,7 +129,7 @@ class _Loop:
         self._round_s = round_s
         self._on_progress = on_progress
         self._begun_s = begun_s
-        self._memory = Memory()
+        self._memory = Memory(lends=True)
         self._moments = Moments()
         self._jobs: dict[WorkloadId, RunningJob] = {}
         self._all: list[RunningJob] = []
