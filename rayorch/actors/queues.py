@@ -392,7 +392,7 @@ class QueueShell:
     @ray.method
     async def renew(self, attempt: AttemptRef) -> bool:
         """A sign of life, in memory only. False: the attempt is fenced and must end itself at once."""
-        return self._tree.peek().renew(attempt.workload, attempt.attempt, self._tree.now_s())
+        return self._tree.peek().renew(attempt.workload, attempt.attempt, self._tree.now_s(), attempt.runner)
 
     @ray.method
     async def report(self, request: ReportRequest) -> Reply:

@@ -179,7 +179,8 @@ class RunnerShell:
 
     def __init__(self, order: RunnerOrder) -> None:
         self._order = order
-        self._owners = RayOwners(order.instance, AttemptRef(order.spec.id, order.grant.attempt))
+        me = ray.get_runtime_context().get_actor_id() or ""
+        self._owners = RayOwners(order.instance, AttemptRef(order.spec.id, order.grant.attempt, me))
         self._hub = AttemptHub(order.spec.kind, order.grant, self._owners)
         self._pump = LogPump(self._owners.append_log)
         self._ranks: RankFile | None = None

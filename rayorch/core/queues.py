@@ -371,12 +371,17 @@ class QueueTree(QueueCommands, CalendarTree):
         workload = self._current(self._known(id), attempt)
         return (Reported(id, attempt, report, now_s),) if is_news(workload, report) else ()
 
-    def renew(self, id: WorkloadId, attempt: int, now_s: float) -> bool:
-        """A sign of life of the attempt, in memory only. False: it is fenced and must end itself at once."""
+    def renew(self, id: WorkloadId, attempt: int, now_s: float, runner: str = "") -> bool:
+        """A sign of life of the attempt, in memory only. False: it is fenced and must end itself at once.
+
+        `runner`: who gives it, where a runner does: an attempt has one.
+        """
         workload = self._workloads.get(id)
         if workload is None or workload.attempt != attempt or workload.state not in LIVE:
             return False
         if workload.stop is not None and now_s > workload.stop.deadline_s:
+            return False
+        if not self._renewals.is_the_runner(id, runner):
             return False
         self._workloads[id] = self._renewals.seen(workload, now_s)
         return True

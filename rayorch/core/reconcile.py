@@ -34,6 +34,7 @@ from rayorch.core.decisions import Resize
 from rayorch.core.endings import Facts, ending, runner_existed
 from rayorch.core.events import AttemptEnded
 from rayorch.core.policy import Profile
+from rayorch.core.reports import SeatInUse
 from rayorch.core.runners import RunnerKey as RunnerKey
 from rayorch.core.runners import RunnerPhase as RunnerPhase
 from rayorch.core.runners import RunnerView as RunnerView
@@ -289,14 +290,25 @@ def _follow_serve(facts: Facts, allocation: Allocation) -> list[Action]:
     workload, view = facts.workload, facts.view
     if workload.spec.kind is not Kind.SERVE or view is None or view.in_use is None or not view.phase.alive:
         return []
-    if bind_seats(allocation, view.in_use) != allocation.members:
-        return [Rebind(workload.id, workload.attempt, view.in_use)]
+    known = {member.group_id for member in allocation.members}
+    in_use = tuple(seat for seat in view.in_use if seat.group_id in known or _may_stand(facts, seat))
+    if bind_seats(allocation, in_use) != allocation.members:
+        return [Rebind(workload.id, workload.attempt, in_use)]
     placed = set(_numbers(workload.placement))
     seats = tuple(m for m in allocation.members if m.surplus in placed)
     same = [(m.surplus, m.node) for m in seats] == [(m.surplus, m.node) for m in workload.placement]
     if same or _numbers(seats) != _numbers(workload.placement):
         return []
     return [_reseat(facts, seats, (), "Serve's replicas are on other seats than planned")]
+
+
+def _may_stand(facts: Facts, seat: SeatInUse) -> bool:
+    """Whether a replica may still be where it was seen; the news may be older than the loss of its node.
+
+    A seat that followed it there would leave the room of its own node to others, while its grant still shows that.
+    """
+    node = facts.nodes.get(NodeId(seat.node_id))
+    return not facts.nodes or (node is not None and node.health is not NodeHealth.LOST)
 
 
 def _follow_devices(facts: Facts, allocation: Allocation) -> list[Action]:

@@ -6,7 +6,7 @@ is wrong and a sentence), so that a caller on the other side of a process bounda
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rayorch.core.arrays import EntryRow, shown_state
@@ -47,10 +47,11 @@ class ResizeRequest:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRef:
-    """One attempt of one workload."""
+    """One attempt of one workload. `runner`: which of its runners asks, where one does."""
 
     workload: WorkloadId
     attempt: int
+    runner: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -422,9 +422,11 @@ class SimCluster:
 
     # ------------------------------------------------------------ runners' and clients' calls
 
-    def renew(self, workload: WorkloadId, attempt: int) -> bool:
+    def renew(self, workload: WorkloadId, attempt: int, runner: str = "") -> bool:
         """OwnerPort."""
-        return self.call(Actor.RUNNER, Actor.QUEUES, "renew", lambda: self.tree.renew(workload, attempt, self.now_s))
+        return self.call(
+            Actor.RUNNER, Actor.QUEUES, "renew", lambda: self.tree.renew(workload, attempt, self.now_s, runner)
+        )
 
     def report(self, workload: WorkloadId, attempt: int, report: AttemptReport) -> bool:
         """OwnerPort."""

@@ -51,7 +51,7 @@ class SimWork:
 class OwnerPort(Protocol):
     """What runners ask of the queue owner; both raise ClusterError when it can't be reached."""
 
-    def renew(self, workload: WorkloadId, attempt: int) -> bool:
+    def renew(self, workload: WorkloadId, attempt: int, runner: str) -> bool:
         """False: fenced."""
         ...
 
@@ -69,6 +69,7 @@ class SimRunner:
     grant: Grant
     started_s: float
     renewed_s: float
+    name: str = ""  # of this process
     asked_s: float = -1e9
     phase: RunnerPhase = RunnerPhase.STARTING
     exit_code: int | None = None
@@ -128,6 +129,7 @@ class SimAttempts:
         self.runners: dict[RunnerKey, SimRunner] = {}
         self.children: dict[RunnerKey, SimChild] = {}
         self.writes: list[StorageWrite] = []
+        self._made = 0
         self.doubled: list[RunnerKey] = []
         """Attempts whose work was begun a second time while the first still ran: there must be none."""
 
@@ -137,7 +139,10 @@ class SimAttempts:
         """Start a runner by its name; one that is there is left alone."""
         key = (spec.id, grant.attempt)
         if key not in self.runners:
-            self.runners[key] = SimRunner(spec, grant.attempt, replace(grant, version=1), now_s, now_s)
+            self._made += 1
+            self.runners[key] = SimRunner(
+                spec, grant.attempt, replace(grant, version=1), now_s, now_s, f"runner {self._made}"
+            )
 
     def update(self, key: RunnerKey, grant: Grant) -> None:
         """Give a runner a new grant, numbered by it."""
@@ -190,7 +195,7 @@ class SimAttempts:
         if now_s >= runner.asked_s + lease_s / 3:
             runner.asked_s = now_s
             try:
-                accepted = False if runner.cut else port.renew(*runner.key)
+                accepted = False if runner.cut else port.renew(*runner.key, runner.name)
                 lapsed = not accepted and not runner.cut
                 runner.renewed_s = now_s if accepted else runner.renewed_s
                 runner.leased = runner.leased or accepted
@@ -213,7 +218,7 @@ class SimAttempts:
         if runner.exit_code is not None and not runner.cut and now_s >= runner.asked_s + runner.grant.lease_s / 3:
             runner.asked_s = now_s
             with contextlib.suppress(ClusterError):
-                port.renew(*runner.key)
+                port.renew(*runner.key, runner.name)
 
     def _lapse(self, runner: SimRunner, now_s: float) -> None:
         self._end_work(runner.key)

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -484,6 +485,9 @@ async def test_only_the_current_attempt_can_renew_its_lease(tmp_path: Path) -> N
         assert await made.shell.renew(ref)
         assert not await made.shell.renew(AttemptRef(ref.workload, 2))
         assert not await made.shell.renew(AttemptRef(WorkloadId("x"), 1))
+        first, second = (replace(ref, runner=name) for name in ("first", "second"))
+        assert await made.shell.renew(first) and await made.shell.renew(first)
+        assert not await made.shell.renew(second)  # made by a start that came twice, when the first had died
         workload = await made.shell.workload(ref.workload)
         assert workload is not None
         assert workload.lease_renewed_s == 1_005.0

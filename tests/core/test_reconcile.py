@@ -463,6 +463,19 @@ def test_serve_gave_up_another_replica_the_books_and_then_the_commitment_follow(
     assert turn(followed, swapped, view(followed, swapped, in_use=used(1, 3))) == (RemoveGroups(W, 1, (3,)),)
 
 
+def test_a_new_seat_does_not_follow_old_news_of_a_replica_to_a_lost_node() -> None:
+    # Replica 1 was on n3, which is lost, and its seat is given up; the runner has not said yet that it has left it.
+    seat = replace(REPLICAS[2], node=NodeId("n1"))
+    work = serving((REPLICAS[1], seat))
+    books = replicas(READY, READY, READY)
+    books = replace(books, members=(books.members[1], seat))
+    runner = view(work, books, in_use=(replace(used(1)[0], node_id="n3"), *used(2)))
+    there = (node("n1"), node("n2"), node("n3"))
+    assert any(isinstance(action, Rebind) for action in turn(work, books, runner, nodes=there))
+    for lost in (there[:2], (*there[:2], replace(there[2], health=NodeHealth.LOST))):
+        assert not any(isinstance(action, Rebind) for action in turn(work, books, runner, nodes=lost))
+
+
 def test_a_replica_that_is_still_used_is_not_taken_before_the_deadline() -> None:
     work = serving(REPLICAS[:2], release_by_s=150.0)
     books = replicas(READY, READY, LEAVING)
