@@ -1,0 +1,129 @@
+"""A report as one page of HTML that needs nothing else: no network, no script."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from rayorch.sim.report import plots
+from rayorch.sim.report.compare import Group, differences, groups
+from rayorch.sim.report.measures import BY_KEY, HEADLINES, MEASURES
+from rayorch.sim.report.summary import Summary
+from rayorch.sim.report.text import difference, figure, load_name, notes, with_interval
+
+STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; margin: 0.6em 0 1.2em; }
+th, td { border-top: 1px solid #ddd; padding: 3px 14px 3px 0; text-align: right; vertical-align: top; }
+th:first-child, td:first-child { text-align: left; } th { font-weight: 600; }
+.better { color: #2c7a3f; } .worse { color: #b0413e; } .notes { background: #fff7e0; padding: 0.6em 1em 0.6em 2em; }
+svg { max-width: 100%; height: auto; } svg text { font-family: system-ui, sans-serif; }
+td.left { text-align: left; } details { margin: 0.6em 0; }
+"""
+
+
+def page(runs: Sequence[Summary], version: str) -> str:
+    """The page. `version`: rayorch's."""
+    by_load: dict[float | None, list[Group]] = {}
+    for group in groups(runs):
+        by_load.setdefault(group.load, []).append(group)
+    title = f"{runs[0].trace} on {runs[0].cluster}" if runs else "no runs"
+    body = [
+        f"<h1>{_text(title)}</h1>",
+        _notes(runs),
+        plots.against_load(groups(runs), "jct_avg_s", "Mean JCT against load", plots.HOUR_S, "hours"),
+    ]
+    for load, at_load in by_load.items():
+        heading = "Figures" if len(by_load) == 1 else f"Load {load_name(load)}"
+        body += [f"<h2>{_text(heading)}</h2>", _figures(at_load), _against(runs, load), *_plots(at_load)]
+    body += [_queues(run) for run in _firsts(by_load.values())]
+    body += ["<details><summary>What the figures mean</summary>", _meanings(), "</details>"]
+    body += [f"<p>rayorch {_text(version)}; ± are 95 % confidence intervals over seeds.</p>"]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{_text(title)}</title><style>{STYLE}</style></head>\n<body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+def _notes(runs: Sequence[Summary]) -> str:
+    said = notes(runs)
+    return f"<ul class='notes'>{''.join(f'<li>{_text(note)}</li>' for note in said)}</ul>" if said else ""
+
+
+def _firsts(levels: Iterable[Sequence[Group]]) -> list[Summary]:
+    return [group.runs[0] for at_load in levels for group in at_load]
+
+
+def _rows(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; cells are HTML already."""
+    head = "".join(f"<th>{cell}</th>" for cell in heading)
+    return (
+        f"<table><tr>{head}</tr>"
+        + "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+        + "</table>"
+    )
+
+
+def _figures(at_load: Sequence[Group]) -> str:
+    keys = [m.key for m in MEASURES if any(group.of(m.key) is not None for group in at_load)]
+    heading = ["", *(_text(group.profile) for group in at_load)]
+    return _rows(
+        heading,
+        ([_text(BY_KEY[key].label), *(_text(with_interval(key, g.of(key))) for g in at_load)] for key in keys),
+    )
+
+
+def _against(runs: Sequence[Summary], load: float | None) -> str:
+    """The paired differences at one load."""
+    found = [d for d in differences(runs, HEADLINES) if d.load == load]
+    if not found:
+        return ""
+    profiles = list(dict.fromkeys(d.profile for d in found))
+    cells = {(d.key, d.profile): f"<span class='{d.verdict}'>{_text(difference(d))}</span>" for d in found}
+    rows = [[_text(BY_KEY[key].label), *(cells.get((key, p), "") for p in profiles)] for key in HEADLINES]
+    heading = [f"against {_text(found[0].baseline)}, paired by seed", *map(_text, profiles)]
+    return _rows(heading, rows)
+
+
+def _plots(at_load: Sequence[Group]) -> list[str]:
+    return [
+        plots.distribution(at_load, "jct", "Job completion time", 1.0, "seconds (log)"),
+        plots.distribution(at_load, "wait", "Queueing delay", 1.0, "seconds (log); shorter ones at 1"),
+        plots.distribution(at_load, "rho", "Finish-time fairness rho", 0.1, "rho (log); fair up to 1"),
+        plots.allocation(at_load),
+        plots.share_over_time(at_load, "fragmentation", "Fragmentation: free GPUs that the next job can't use"),
+        plots.queue_parts(at_load),
+        *(plots.holders(group.runs[0]) for group in at_load),
+    ]
+
+
+def _queues(run: Summary) -> str:
+    if len(run.queues) < 2:
+        return ""
+    rows = [
+        [
+            _text(s.queue),
+            f"{s.jobs:,}",
+            "" if s.deserved_gpus is None else f"{s.deserved_gpus:g}",
+            f"{s.held_gpu_h:,.0f}",
+            f"{s.held_share * 100:.1f} %",
+            "" if s.got is None else f"{s.got * 100:.1f} %",
+            _text(figure("jct_avg_s", s.jct_avg_s)),
+            _text(figure("wait_avg_s", s.wait_avg_s)),
+        ]
+        for s in run.queues
+    ]
+    heading = ("queue", "jobs", "quota", "GPU-h held", "of all held", "of its due", "JCT mean", "wait mean")
+    name = f"Queues: {run.profile}, load {load_name(run.load)}, seed {run.seed}"
+    return f"<details><summary>{_text(name)}</summary>{_rows(heading, rows)}</details>"
+
+
+def _meanings() -> str:
+    return _rows(
+        ("figure", "key", "meaning"),
+        ([_text(m.label), _text(m.key), f"<div style='text-align:left'>{_text(m.meaning)}</div>"] for m in MEASURES),
+    )

@@ -1,0 +1,96 @@
+"""Figures in words: with their unit, their interval, in a cell of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rayorch.sim.report.compare import Difference, Group, Interval, Verdict, groups, seeds_change_nothing
+from rayorch.sim.report.measures import BY_KEY, Unit
+from rayorch.sim.report.summary import Summary
+
+
+def figure(key: str, value: float | None) -> str:
+    """A figure with its unit, empty for None."""
+    return "" if value is None else _sized(BY_KEY[key].unit, value, value)
+
+
+def with_interval(key: str, value: Interval | None) -> str:
+    """A mean ± half its interval, both in the unit that suits the mean; without an interval the mean alone."""
+    if value is None:
+        return ""
+    unit = BY_KEY[key].unit
+    mean = _sized(unit, value.mean, value.mean)
+    return mean if value.half is None else f"{mean} ±{_sized(unit, value.half, value.mean, bare=True)}"
+
+
+def _sized(unit: Unit, value: float, scale: float, bare: bool = False) -> str:
+    """`scale`: whose size decides between seconds, minutes and hours. `bare`: leave the unit out."""
+    match unit:
+        case Unit.SECONDS:
+            size, name = next((s, n) for s, n in ((3600.0, "h"), (60.0, "min"), (0.0, "s")) if abs(scale) >= 2 * s)
+            return f"{value / (size or 1.0):.4g}{'' if bare else ' ' + name}"
+        case Unit.SHARE:
+            return f"{value * 100:.2f}{'' if bare else ' %'}"
+        case Unit.COUNT:
+            return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+        case Unit.GPU_HOURS:
+            return f"{value:,.1f}{'' if bare else ' GPU-h'}"
+        case Unit.RATE:
+            return f"{value:,.0f}{'' if bare else ' /s'}"
+        case Unit.RATIO:
+            return f"{value:.4g}"
+
+
+def load_name(load: float | None) -> str:
+    """A load as a heading."""
+    return "as in the trace" if load is None else f"{load:g}"
+
+
+def difference(value: Difference) -> str:
+    """A difference in per cent: "-12.3 % ±1.2 % (better)"."""
+    if value.relative is None:
+        size = with_interval(value.key, value.by)
+    else:
+        half = (
+            ""
+            if value.by.half is None or not value.by.mean
+            else f" ±{abs(value.by.half / value.by.mean * value.relative) * 100:.2g}"
+        )
+        size = f"{value.relative * 100:+.3g}{half} %"
+    return f"{size} ({value.verdict})" if value.verdict != Verdict.UNKNOWN else size
+
+
+def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
+    """What a reader has to know of these runs beside their figures."""
+    said: list[str] = []
+    if not runs:
+        return ("no run has finished",)
+    first = runs[0]
+    if first.refused_rows:
+        said.append(f"{first.refused_rows} rows of the trace could not be used")
+    for run in runs:
+        if run.too_large:
+            count = int(run.figures["too_large"] or 0)
+            more = f" and {count - len(run.too_large)} more" if count > len(run.too_large) else ""
+            names = f"{', '.join(run.too_large)}{more}"
+            line = f"{count} jobs are too large for the empty cluster and were not played: {names}"
+            if line not in said:
+                said.append(line)
+    for group in groups(runs):
+        said += _of_group(group)
+    if seeds_change_nothing(runs):
+        said.append("the seeds gave the same logs: nothing is drawn in these runs, so that intervals have no width")
+    if len({run.seed for run in runs}) == 1:
+        said.append("one seed: no confidence intervals")
+    return tuple(said)
+
+
+def _of_group(group: Group) -> list[str]:
+    name = f"{group.profile}, load {load_name(group.load)}"
+    open_jobs = [int((r.figures["unfinished"] or 0) + (r.figures["never_started"] or 0)) for r in group.runs]
+    if not any(open_jobs):
+        return []
+    limits = {run.stopped_at_s for run in group.runs if run.stopped_at_s is not None}
+    why = f" when the time limit of {max(limits):g} s was reached" if limits else ""
+    what = f"up to {max(open_jobs)} jobs had not ended{why}"
+    return [f"{name}: {what}; they count in no JCT, and in no wait unless they started"]
