@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 
-from rayorch.core.decisions import Plan, Reserve
+from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
 from rayorch.core.ordering import Basis, OrderView, basis_of, rank_changes_s
 from rayorch.core.planning.takings import OWED_S
 from rayorch.core.types import State, Workload, WorkloadId
@@ -16,7 +16,9 @@ from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.events import Moment, Moments
 
 LOOK_S = 60.0
-"""How often work that waits is looked at anew under an order that depends on the time and does not say when."""
+"""How soon work that waits is looked at anew under an order that depends on the time and does not say when."""
+LONGEST_LOOK_S = 3600.0
+"""Each look that changes nothing doubles the pause up to this; one that does begins with `LOOK_S` again."""
 JUST_AFTER_S = 1e-3
 """Rules that hold up to a moment are over after it."""
 NOBODY = WorkloadId("")
@@ -31,6 +33,8 @@ class Wakes:
         self._profile = cluster.profile
         self._at: set[float] = set()
         self._ranks: list[tuple[float, WorkloadId]] = []  # a heap: whose rank changes by itself, and when
+        self._look_s = -LOOK_S
+        self._pause_s = LOOK_S
         self._by_time = basis_of(cluster.profile.order) is Basis.TURN
         self._least_s = {spec.id: spec.min_runtime_s for spec in cluster.tree.queues.values() if spec.min_runtime_s}
 
@@ -103,5 +107,10 @@ class Wakes:
         for decision in plan.decisions:
             if isinstance(decision, Reserve) and decision.at_s is not None:
                 self.at(decision.at_s)
-        if self._by_time and plan.waits:
-            self.at(self._cluster.now_s + LOOK_S)
+        if any(isinstance(decision, Start | Stop | Resize) for decision in plan.decisions):
+            self._pause_s = LOOK_S
+        if self._by_time and plan.waits and self._look_s <= self._cluster.now_s:
+            # One look ahead at a time, or every event between two looks would begin a series of its own.
+            self._look_s = self._cluster.now_s + self._pause_s
+            self._pause_s = min(2.0 * self._pause_s, LONGEST_LOOK_S)
+            self.at(self._look_s)
