@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from rayorch.client.handle import WorkloadHandle, as_completed
     from rayorch.core.errors import AdmissionError, ClusterError, RayorchError, SpecError
+    from rayorch.experiment import simulate
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOMES = {
     "Client": "rayorch.client.connection",
     "WorkloadHandle": "rayorch.client.handle",
     "as_completed": "rayorch.client.handle",
+    "simulate": "rayorch.experiment",
     "RayorchError": "rayorch.core.errors",
     "SpecError": "rayorch.core.errors",
     "AdmissionError": "rayorch.core.errors",
@@ -60,6 +62,7 @@ __all__ = [
     "as_completed",
     "connect",
     "get_job_submission_client_cluster_info",
+    "simulate",
 ]
 
 

@@ -44,19 +44,20 @@ RULES = {
     "policies": _rule("core policies", PURE_BANS, NUMPY),
     "sim": _rule("sim core policies config", frozenset({"ray", "time"})),
     "config": _rule("config core"),
+    "experiment": _rule("experiment sim core policies config"),
     "adapters": _rule("core"),
     "actors": _rule("actors core adapters config"),
     "serve_apps": _rule(f"serve_apps {HANDLES}"),
     "client": _rule(HANDLES),
     "cli": _rule(f"cli {HANDLES}"),
     "server": _rule("actors adapters serve_apps core config"),  # the process that puts all of it together
-    "__init__": _rule("client core config"),
+    "__init__": _rule("client core config experiment"),
 }
 
 SHARED = "rayorch.adapters.ray_names"
 """Ray's names that several adapters need: each of them may import it."""
 
-EXCEPTIONS = {("rayorch.cli.simulate", "sim"), ("rayorch.cli.simulate", "policies"), ("rayorch.cli.replay", "sim")}
+EXCEPTIONS = {("rayorch.cli.simulate", "sim"), ("rayorch.cli.simulate", "experiment"), ("rayorch.cli.replay", "sim")}
 
 
 def _ruled() -> Iterator[tuple[str, Path, Rule]]:

@@ -21,7 +21,7 @@ _STUDENT = (
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; beyond the table its expansion about the normal one (error below 1e-5)."""
+    """The 97.5 % quantile of Student's t; beyond the table its expansion about the normal one (error below 1e-4)."""
     if freedom < 1:
         raise ValueError(f"needs a degree of freedom, got {freedom}")
     if freedom <= len(_STUDENT):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 import numpy as np
 
@@ -25,6 +26,10 @@ SHORT_S = 10.0
 """Durations below this count as this in the bounded slowdown (Feitelson 1997)."""
 
 LEAST_S = 1.0
+"""Durations below this count as this in the plain slowdown, so that jobs of no length have one."""
+
+MOST_NAMED = 5
+"""Jobs that are too large are all counted, and so many of them named."""
 
 
 def summarise(
@@ -56,12 +61,12 @@ def summarise(
         profile=outcome.profile,
         seed=outcome.seed,
         load=load,
-        trace=trace.name,
+        trace=PurePath(trace.source).name or trace.name,
         cluster=cluster,
         figures=figures,
         offered_load=offered_load(trace, capacity),
         refused_rows=len(trace.refused),
-        too_large=tuple(too_large),
+        too_large=tuple(too_large[:MOST_NAMED]),
         stopped_at_s=stopped_at_s,
         log_sha256=outcome.log_sha256,
         jct=_distribution(jct),
@@ -96,10 +101,11 @@ def _span(outcome: Outcome) -> tuple[float, float]:
 
 
 def _counts(records: Sequence[JobRecord]) -> dict[str, float | None]:
-    never = sum(record.started_s is None for record in records)
+    never = sum(record.started_s is None and not record.state.terminal for record in records)
     return {
         "jobs": len(records),
         "finished": sum(record.state is State.SUCCEEDED for record in records),
+        "refused": sum(record.started_s is None and record.state.terminal for record in records),
         "never_started": never,
         "unfinished": sum(not r.state.terminal and r.started_s is not None for r in records),
         "preemptions": sum(record.preemptions for record in records),

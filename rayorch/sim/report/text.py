@@ -20,7 +20,9 @@ def with_interval(key: str, value: Interval | None) -> str:
         return ""
     unit = BY_KEY[key].unit
     mean = _sized(unit, value.mean, value.mean)
-    return mean if value.half is None else f"{mean} ±{_sized(unit, value.half, value.mean, bare=True)}"
+    if value.half is None or (unit is Unit.COUNT and value.half == 0.0):
+        return mean
+    return f"{mean} ±{_sized(unit, value.half, value.mean, bare=True)}"
 
 
 def _sized(unit: Unit, value: float, scale: float, bare: bool = False) -> str:
@@ -46,18 +48,18 @@ def load_name(load: float | None) -> str:
     return "as in the trace" if load is None else f"{load:g}"
 
 
-def difference(value: Difference) -> str:
-    """A difference in per cent: "-12.3 % ±1.2 % (better)"."""
+def change(value: Difference) -> str:
+    """A difference in per cent of the first profile's mean, with half its interval: "-12.3 % ±1.2"."""
     if value.relative is None:
-        size = with_interval(value.key, value.by)
-    else:
-        half = (
-            ""
-            if value.by.half is None or not value.by.mean
-            else f" ±{abs(value.by.half / value.by.mean * value.relative) * 100:.2g}"
-        )
-        size = f"{value.relative * 100:+.3g}{half} %"
-    return f"{size} ({value.verdict})" if value.verdict != Verdict.UNKNOWN else size
+        return with_interval(value.key, value.by)
+    half = value.by.half
+    size = "" if half is None or not value.by.mean else f" ±{abs(half / value.by.mean * value.relative) * 100:.2g}"
+    return f"{value.relative * 100:+.3g} %{size}"
+
+
+def difference(value: Difference) -> str:
+    """The same with its verdict."""
+    return f"{change(value)} ({value.verdict.value})" if value.verdict is not Verdict.UNKNOWN else change(value)
 
 
 def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
@@ -68,14 +70,11 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
     first = runs[0]
     if first.refused_rows:
         said.append(f"{first.refused_rows} rows of the trace could not be used")
-    for run in runs:
-        if run.too_large:
-            count = int(run.figures["too_large"] or 0)
-            more = f" and {count - len(run.too_large)} more" if count > len(run.too_large) else ""
-            names = f"{', '.join(run.too_large)}{more}"
-            line = f"{count} jobs are too large for the empty cluster and were not played: {names}"
-            if line not in said:
-                said.append(line)
+    most = max(runs, key=lambda run: run.figures["too_large"] or 0)
+    if count := int(most.figures["too_large"] or 0):
+        more = f" and {count - len(most.too_large)} more" if count > len(most.too_large) else ""
+        names = f"{', '.join(most.too_large)}{more}"
+        said.append(f"{count} jobs are too large for the empty cluster and were not played: {names}")
     for group in groups(runs):
         said += _of_group(group)
     if seeds_change_nothing(runs):

@@ -47,7 +47,9 @@ def outcome(
 ) -> Outcome:
     """The run with its series, worked out from the records."""
     end = max([0.0, *(run.to_s for r in records for run in r.runs)]) if end_s is None else end_s
-    held = Steps.of_changes(c for r in records for run in r.runs for c in ((run.from_s, run.gpus), (run.to_s, -run.gpus)))
+    held = Steps.of_changes(
+        c for r in records for run in r.runs for c in ((run.from_s, run.gpus), (run.to_s, -run.gpus))
+    )
     asked = [(r.submit_s, r.gpus, r.ended_s) for r in records]
     times = np.unique([0.0, end, *held.times_s, *(s for s, _, _ in asked)])
     allocated = np.array([sum(u.gpus for r in records for u in r.runs if u.from_s <= t < u.to_s) for t in times])

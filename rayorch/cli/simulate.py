@@ -1,0 +1,228 @@
+"""`rayorch simulate`: replay a trace under profiles. Needs no gateway; Ray only with `--parallel`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rayorch.cli import exits
+from rayorch.cli.exits import guarded
+from rayorch.cli.output import Column, Format, Item, say, show
+
+if TYPE_CHECKING:
+    from rayorch.core.types import QueueSpec
+    from rayorch.experiment.side_by_side import Report
+
+TraceFile = Annotated[str, typer.Argument(help="A trace's file; docs/traces.md lists the forms.", metavar="TRACE")]
+ClusterSpec = Annotated[
+    str | None,
+    typer.Option("--cluster", "-c", help="64x8:H100, a YAML file with a Cluster document; else the trace's machines."),
+]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option("--profile", "-p", help="A preset, a YAML file or module:NAME; repeat it to compare. Else default."),
+]
+Loads = Annotated[
+    list[str] | None,
+    typer.Option("--load", help="Compress arrivals to this offered load: 0.8 or 0.5,0.8,1.0. Else as in the trace."),
+]
+FormatOption = Annotated[
+    Format, typer.Option("--output", "-o", "--format", help="table, json, yaml, csv, or name (of the profiles).")
+]
+
+
+@guarded
+def simulate(
+    trace: TraceFile,
+    cluster: ClusterSpec = None,
+    profile: Profiles = None,
+    seeds: Annotated[str, typer.Option("--seeds", "-s", help="0-4 or 0,2,5.")] = "0",
+    load: Loads = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Only the trace's first so many.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="A folder for runs and reports.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Take from --out what has finished already.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with plots here.")] = None,
+    measure: Annotated[
+        list[str] | None, typer.Option("--measure", "-m", help="Of the table's figures, by key; or all. Repeatable.")
+    ] = None,
+    trace_format: Annotated[str | None, typer.Option("--trace-format", help="Where its name doesn't tell.")] = None,
+    trace_option: Annotated[
+        list[str] | None, typer.Option("--trace-option", help="KEY=VALUE for the trace's reader; repeatable.")
+    ] = None,
+    racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of a short --cluster.")] = None,
+    queues: Annotated[Path | None, typer.Option("--queues", help="A YAML file of Queue documents.")] = None,
+    quota_by_use: Annotated[
+        bool, typer.Option("--quota-by-use", help="Quotas in proportion to what each queue's jobs ask for.")
+    ] = False,
+    resample: Annotated[bool, typer.Option("--resample", help="Each seed draws another trace like this one.")] = False,
+    until: Annotated[str | None, typer.Option("--until", help="End of the simulated time, e.g. 30d.")] = None,
+    runtime_spread: Annotated[float, typer.Option(help="Run times differ from the trace by this log-deviation.")] = 0.0,
+    told: Annotated[bool, typer.Option(help="Whether policies are told run times.")] = True,
+    misstate: Annotated[str | None, typer.Option("--misstate", help="FACTOR or FACTOR:NOISE of told times.")] = None,
+    restart: Annotated[str | None, typer.Option("--restart", help="What each new attempt takes, e.g. 30s.")] = None,
+    checkpoint_every: Annotated[str | None, typer.Option(help="Work between checkpoints, e.g. 30m.")] = None,
+    node_mtbf: Annotated[str | None, typer.Option("--node-mtbf", help="A node fails once in, e.g. 60d.")] = None,
+    node_repair: Annotated[str, typer.Option("--node-repair", help="How long it is away (median).")] = "4h",
+    per_job: Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")] = False,
+    parallel: Annotated[int, typer.Option("--parallel", min=0, help="So many runs at once on Ray.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Replay a trace under profiles on a simulated cluster and compare what comes out."""
+    from rayorch.core.errors import SpecError
+    from rayorch.experiment import options
+    from rayorch.experiment.side_by_side import check_plots
+    from rayorch.experiment.side_by_side import simulate as play
+
+    if resume and out is None:
+        raise SpecError("--resume", "needs the folder of the runs (--out)")
+    if html is not None:
+        check_plots()
+        _check_folder(html)
+    keys = _keys(measure)
+    models = options.models_of(
+        runtime_spread=runtime_spread,
+        told=told,
+        misstate=misstate,
+        restart=restart,
+        checkpoint_every=checkpoint_every,
+        node_mtbf=node_mtbf,
+        node_repair=node_repair,
+    )
+    report = play(
+        trace,
+        cluster,
+        profile or ("default",),
+        seeds=options.numbers_of(seeds, "--seeds"),
+        loads=load or (),
+        jobs=jobs,
+        queues=() if queues is None else _queues(queues),
+        quota_by_use=quota_by_use,
+        models=models,
+        until_s=None if until is None else options.seconds(until, "--until"),
+        resample=resample,
+        racks=racks,
+        trace_format=trace_format,
+        trace_options=options.reader_options(trace_option or ()),
+        out=out,
+        resume=resume,
+        per_job=per_job,
+        parallel=parallel,
+        progress=False if quiet else None,
+        partial=True,
+    )
+    _tell(report, keys, output)
+    if html is not None and report.runs:
+        report.write_html(html)
+        say(f"the page with plots: {html}")
+    if not report.complete:
+        if out is not None:
+            say("go on with --resume")
+        raise typer.Exit(exits.INTERRUPTED)
+
+
+def _check_folder(path: Path) -> None:
+    """Said before hours of runs, not after."""
+    from rayorch.core.errors import SpecError
+
+    if not path.absolute().parent.is_dir():
+        raise SpecError("--html", f"there is no folder {path.absolute().parent}")
+
+
+def _keys(wanted: list[str] | None) -> tuple[str, ...]:
+    """The measures of the table."""
+    from rayorch.core.errors import SpecError
+    from rayorch.sim.report.measures import BY_KEY, HEADLINES
+
+    if not wanted:
+        return HEADLINES
+    if wanted == ["all"]:
+        return tuple(BY_KEY)
+    for key in wanted:
+        if key not in BY_KEY:
+            raise SpecError("--measure", f"{key!r} is none of {', '.join(BY_KEY)}")
+    return tuple(wanted)
+
+
+def _queues(path: Path) -> tuple[QueueSpec, ...]:
+    from rayorch.config import QueueDocument, load_documents
+    from rayorch.core.errors import SpecError
+
+    try:
+        documents = load_documents(path.read_bytes(), str(path))
+    except OSError as error:
+        raise SpecError("--queues", f"can't read {path}: {error.strerror}") from error
+    found = tuple(document.to_core() for document in documents if isinstance(document, QueueDocument))
+    if not found:
+        raise SpecError("--queues", f"{path} holds no Queue document")
+    return found
+
+
+def _tell(report: Report, keys: tuple[str, ...], output: Format) -> None:
+    """The report on stdout; what is to be said about it on stderr."""
+    if output is Format.JSON:
+        sys.stdout.write(report.to_json() + "\n")
+        return
+    bare = output is not Format.TABLE
+    show(_group_rows(report, keys, bare), _columns(report, keys, bare), output, key="profile")
+    if output is Format.TABLE:
+        for line in (*_against(report, keys), *(f"note: {note}" for note in report.notes)):
+            say(line)
+
+
+def _against(report: Report, keys: tuple[str, ...]) -> list[str]:
+    """A line for each profile and load: what is better and worse than under the first profile, and what is neither."""
+    from rayorch.sim.report.compare import Verdict
+    from rayorch.sim.report.text import change, load_name
+
+    lines: dict[str, dict[str, list[str]]] = {}
+    for found in report.differences(keys):
+        if found.verdict is not Verdict.UNKNOWN:
+            at = "" if found.load is None else f" at load {load_name(found.load)}"
+            line = lines.setdefault(f"{found.profile} against {found.baseline}{at}", {})
+            size = "" if found.verdict is Verdict.SAME else f" {change(found)}"
+            line.setdefault(found.verdict.value, []).append(f"{found.key}{size}")
+    order = [Verdict.BETTER, Verdict.WORSE, Verdict.SAME]
+    return [
+        f"{name}: " + "; ".join(f"{word.value}: {', '.join(by[word])}" for word in order if word in by)
+        for name, by in lines.items()
+    ]
+
+
+def _group_rows(report: Report, keys: tuple[str, ...], bare: bool) -> list[Item]:
+    """A row for each profile at each load. `bare`: numbers for programs, without units and intervals."""
+    from rayorch.sim.report.text import load_name, with_interval
+
+    rows: list[Item] = []
+    for group in report.groups:
+        row: dict[str, object] = {
+            "profile": group.profile,
+            "load": group.load if bare else load_name(group.load),
+            "seeds": len(group.runs),
+        }
+        for key in keys:
+            value = group.of(key)
+            if bare:
+                row[key] = None if value is None else value.mean
+            else:
+                row[key] = with_interval(key, value)
+        rows.append(row)
+    return rows
+
+
+def _columns(report: Report, keys: tuple[str, ...], bare: bool) -> tuple[Column, ...]:
+    from rayorch.sim.report.measures import BY_KEY
+
+    def column(heading: str, key: str, right: bool = True) -> Column:
+        return Column(heading, lambda item: item[key], right)
+
+    loads = {group.load for group in report.groups}
+    return (
+        column("PROFILE", "profile", right=False),
+        *((column("LOAD", "load"),) if loads != {None} else ()),
+        column("SEEDS", "seeds"),
+        *(column(key if bare else BY_KEY[key].label.upper(), key) for key in keys),
+    )

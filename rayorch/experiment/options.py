@@ -1,0 +1,118 @@
+"""Words of the command line that become values: seeds, loads, and the models of the simulated world."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rayorch.config import duration_s
+from rayorch.core.errors import SpecError
+from rayorch.sim.models import (
+    FailureModel,
+    FaultKind,
+    FaultLaw,
+    Misstatement,
+    RestartCost,
+    RestartModel,
+    RuntimeModel,
+    SimModels,
+    Told,
+)
+from rayorch.sim.models.distributions import Lognormal, Weibull
+
+MOST_SEEDS = 10_000
+
+
+def numbers_of(text: str, field: str) -> tuple[int, ...]:
+    """Whole numbers from 0 on: "3", "0-4", "0,2,5-7", each once, in order; SpecError for anything else."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
+        if match is None:
+            raise SpecError(field, f"must be numbers such as 0-4 or 0,2,5, got {text!r}")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if high < low or high - low >= MOST_SEEDS:
+            raise SpecError(field, f"must be a range of at most 10,000 numbers, got {part.strip()!r}")
+        found += range(low, high + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def loads_of(texts: Sequence[str | float]) -> tuple[float | None, ...]:
+    """Offered loads: "0.8", "0.5,0.8,1.0"; nothing: as in the trace. SpecError beyond 0.001 to 1000."""
+    found: list[float] = []
+    for text in texts:
+        for part in str(text).split(","):
+            try:
+                value = float(part)
+            except ValueError as error:
+                raise SpecError("--load", f"must be a number such as 0.8, got {part!r}") from error
+            if not 1e-3 <= value <= 1e3:
+                raise SpecError("--load", f"must be from 0.001 to 1000, got {part!r}")
+            found.append(value)
+    return tuple(dict.fromkeys(found)) or (None,)
+
+
+def models_of(
+    *,
+    runtime_spread: float = 0.0,
+    told: bool = True,
+    misstate: str | None = None,
+    restart: str | None = None,
+    checkpoint_every: str | None = None,
+    node_mtbf: str | None = None,
+    node_repair: str = "4h",
+) -> SimModels:
+    """The world as the options say; SpecError names the option that can't be right.
+
+    `misstate`: "2" or "2:0.5", by which factor (and with what noise) owners misstate run times. `restart`: what each
+    new attempt takes before it goes on. `checkpoint_every`: work between two checkpoints, which is what a failure
+    costs; without it every moment is saved. `node_mtbf`: mean time between failures of one node.
+    """
+    if not 0.0 <= runtime_spread <= 10.0:
+        raise SpecError("--runtime-spread", f"must be 0 to 10, got {runtime_spread}")
+    runtime = RuntimeModel(runtime_spread, Told.EXPECTED if told else Told.NOTHING, _misstatement(misstate))
+    cost = RestartCost(
+        0.0 if restart is None else seconds(restart, "--restart"),
+        interval_s=0.0 if checkpoint_every is None else seconds(checkpoint_every, "--checkpoint-every"),
+    )
+    laws: tuple[FaultLaw, ...] = ()
+    if node_mtbf is not None:
+        mean_s = seconds(node_mtbf, "--node-mtbf")
+        if mean_s <= 0:
+            raise SpecError("--node-mtbf", "must be more than nothing")
+        repair = Lognormal(max(1.0, seconds(node_repair, "--node-repair")), 1.0)
+        laws = (FaultLaw(FaultKind.NODE, Weibull.of_mean(mean_s), repair),)
+    return SimModels(runtime, RestartModel(default=cost), FailureModel(laws))
+
+
+def _misstatement(text: str | None) -> Misstatement:
+    if text is None:
+        return Misstatement()
+    factor, _, noise = text.partition(":")
+    try:
+        found = Misstatement(float(factor), float(noise or 0.0))
+    except ValueError as error:
+        raise SpecError("--misstate", f"must be FACTOR or FACTOR:NOISE, got {text!r}") from error
+    if not (0.0 < found.factor <= 1e6 and 0.0 <= found.noise <= 10.0):
+        raise SpecError("--misstate", f"must be a factor of at most 1e6 and a noise of 0 to 10, got {text!r}")
+    return found
+
+
+def seconds(text: str, field: str) -> float:
+    """A length of time such as 90, 90s, 30m or 7d."""
+    try:
+        return duration_s(float(text) if re.fullmatch(r"\d+", text) else text)
+    except ValueError as error:
+        raise SpecError(field, str(error)) from error
+
+
+def reader_options(texts: Sequence[str]) -> dict[str, object]:
+    """KEY=VALUE for a trace's reader: whole numbers, true and false are those, the rest is text."""
+    found: dict[str, object] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise SpecError("--trace-option", f"must be KEY=VALUE, got {text!r}")
+        words: dict[str, object] = {"true": True, "false": False}
+        found[key] = int(value) if re.fullmatch(r"\d{1,9}", value) else words.get(value, value)
+    return found

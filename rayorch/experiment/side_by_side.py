@@ -1,0 +1,243 @@
+"""`rayorch.simulate()`: a trace, a cluster and profiles in, a report out."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rayorch.core.errors import SpecError
+from rayorch.core.policy import Profile
+from rayorch.core.types import NodeSpec, QueueSpec
+from rayorch.experiment.nodes import machines_of
+from rayorch.experiment.options import loads_of
+from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
+from rayorch.experiment.profiles import profiles_of
+from rayorch.experiment.progress import Watcher, watcher
+from rayorch.experiment.store import Store, write_whole
+from rayorch.experiment.variants import first, quotas_by_use
+from rayorch.sim.models import SimModels
+from rayorch.sim.readers import open_trace
+from rayorch.sim.report.compare import Difference, Group, differences, groups
+from rayorch.sim.report.document import document
+from rayorch.sim.report.measures import HEADLINES
+from rayorch.sim.report.summary import Summary
+from rayorch.sim.report.text import notes
+from rayorch.sim.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came out: every finished run, by load, then seed, then profile. `wanted`: how many runs there were to do."""
+
+    runs: tuple[Summary, ...]
+    wanted: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run has finished."""
+        return len(self.runs) == self.wanted
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The runs of each profile at each load; `group.of("jct_avg_s")` is a mean with its interval."""
+        return groups(self.runs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know beside the figures."""
+        missing = self.wanted - len(self.runs)
+        return (*notes(self.runs), *([f"{missing} of {self.wanted} runs have not finished"] if missing else []))
+
+    def differences(self, keys: Sequence[str] = HEADLINES) -> tuple[Difference, ...]:
+        """Each profile against the first, paired by seed."""
+        return differences(self.runs, keys)
+
+    def rows(self) -> list[dict[str, object]]:
+        """A flat row for each run, for `pandas.DataFrame(report.rows())`."""
+        return [{"profile": r.profile, "load": r.load, "seed": r.seed, **r.figures} for r in self.runs]
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON has it."""
+        from rayorch import __version__
+
+        return {**document(self.runs, __version__), "wanted": self.wanted, "notes": list(self.notes)}
+
+    def to_json(self) -> str:
+        """The document of docs/simulate.md."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_html(self) -> str:
+        """One page with plots that needs nothing else. SpecError where matplotlib is not installed."""
+        from rayorch import __version__
+
+        check_plots()
+        from rayorch.sim.report.page import page
+
+        return page(self.runs, __version__)
+
+    def write_json(self, path: str | Path) -> None:
+        """The document as a file."""
+        write_whole(Path(path), self.to_json() + "\n")
+
+    def write_html(self, path: str | Path) -> None:
+        """The page as a file."""
+        write_whole(Path(path), self.to_html())
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the page in a frame of its own, so that neither's style reaches the other."""
+        import html
+
+        return (
+            f'<iframe srcdoc="{html.escape(self.to_html())}" style="width:100%;height:800px;border:0"'
+            ' title="rayorch report"></iframe>'
+        )
+
+
+def check_plots() -> None:
+    """SpecError where the plots' library is not installed: said before hours of runs, not after."""
+    if find_spec("matplotlib") is None:
+        raise SpecError("--html", "plots need matplotlib: pip install 'rayorch[report]'")
+
+
+def simulate(
+    trace: str | Path | Trace,
+    cluster: str | Sequence[NodeSpec] | None = None,
+    profiles: Sequence[str | Profile] | str | Profile = ("default",),
+    *,
+    seeds: Sequence[int] = (0,),
+    loads: Sequence[float | str] = (),
+    jobs: int | None = None,
+    queues: Sequence[QueueSpec] = (),
+    quota_by_use: bool = False,
+    models: SimModels | None = None,
+    until_s: float | None = None,
+    resample: bool = False,
+    racks: int | None = None,
+    trace_format: str | None = None,
+    trace_options: Mapping[str, object] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    per_job: bool = False,
+    parallel: int = 0,
+    progress: bool | None = None,
+    partial: bool = False,
+) -> Report:
+    """Replay a trace under each profile, with each seed, at each load, and report all of it side by side.
+
+    `trace`: a file of a known form, or a Trace; `trace_format`, `trace_options`: for its reader. `cluster`:
+    "64x8:H100", a YAML file with a Cluster document, nodes, or None for the machines of the trace.
+    `profiles`: presets by name, YAML files, "module:NAME", or Profile values.
+    `loads`: offered loads that arrivals are compressed to; none: as they are. `jobs`: only the first so many.
+    `queues`: instead of the trace's or the cluster file's; `quota_by_use`: quotas in proportion to what each asks for.
+    `resample`: each seed draws another trace like this one. `until_s`: end of the simulated time.
+    `out`: a folder in which every finished run is kept; `resume`: take from there what is finished already.
+    `per_job`: keep what became of each job there too. `parallel`: so many runs at once on Ray; 0: in this process.
+    `progress`: False for none. `partial`: an interrupt ends the experiment, not the program: what has finished is
+    returned.
+
+    Raises SpecError for bad input (its field is the command line's option), ClusterError when Ray fails.
+    """
+    loaded = trace if isinstance(trace, Trace) else open_trace(trace, trace_format, **(trace_options or {}))
+    if not loaded.jobs:
+        raise SpecError("TRACE", f"{loaded.name} has no jobs ({len(loaded.refused)} rows could not be used)")
+    if jobs is not None:
+        if jobs < 1:
+            raise SpecError("--jobs", f"must be at least 1, got {jobs}")
+        loaded = first(loaded, jobs)
+    machines = machines_of(cluster, loaded, racks)
+    found_queues = tuple(queues) or machines.queues or loaded.queues
+    if quota_by_use:
+        found_queues = quotas_by_use(loaded, machines.gpus)
+    inputs = Inputs(
+        loaded,
+        machines.nodes,
+        machines.words,
+        found_queues,
+        models if models is not None else SimModels(),
+        until_s,
+        resample,
+        per_job,
+    )
+    chosen = profiles_of([profiles] if isinstance(profiles, str | Profile) else profiles)
+    if not seeds:
+        raise SpecError("--seeds", "must name at least one")
+    plays = plays_of(inputs, chosen, loads_of(loads), tuple(dict.fromkeys(seeds)))
+    if per_job and out is None:
+        raise SpecError("--per-job", "needs a folder (--out)")
+    if parallel < 0:
+        raise SpecError("--parallel", f"must not be negative, got {parallel}")
+    store = None if out is None else Store.at(Path(out))
+    found = _all(inputs, plays, store, resume, parallel, watcher(len(plays), len(loaded.jobs), progress), partial)
+    report = Report(tuple(found[one.key] for one in plays if one.key in found), len(plays))
+    if store is not None:
+        _keep(report, store)
+    return report
+
+
+def _all(
+    inputs: Inputs,
+    plays: Sequence[Play],
+    store: Store | None,
+    resume: bool,
+    parallel: int,
+    watching: Watcher,
+    partial: bool,
+) -> dict[str, Summary]:
+    """The finished runs by key. An interrupt is raised, unless what is finished is wanted."""
+    found: dict[str, Summary] = {}
+    with watching:
+        try:
+            todo = list(plays)
+            if store is not None and resume:
+                todo = _take_up(inputs, store, plays, found, watching)
+            for one, played in _played(inputs, todo, parallel, watching):
+                if store is not None:
+                    store.write(one.name, one.key, played.summary)
+                    if played.per_job is not None:
+                        store.write_per_job(one.name, one.key, played.per_job)
+                found[one.key] = played.summary
+                watching.done(one, played.summary, False)
+        except KeyboardInterrupt:
+            if not partial:
+                raise
+            watching.word(f"interrupted after {len(found)} of {len(plays)} runs")
+    return found
+
+
+def _take_up(
+    inputs: Inputs, store: Store, plays: Sequence[Play], found: dict[str, Summary], watching: Watcher
+) -> list[Play]:
+    """Fill in what is finished already, with all that is wanted of it; returns the rest."""
+    todo = []
+    for one in plays:
+        run, word = store.read(one.name, one.key)
+        if word:
+            watching.word(word)
+        if run is None or (inputs.per_job and not store.has_per_job(one.name, one.key)):
+            todo.append(one)
+        else:
+            found[one.key] = run
+            watching.done(one, run, True)
+    return todo
+
+
+def _played(inputs: Inputs, plays: Sequence[Play], parallel: int, watching: Watcher) -> Iterator[tuple[Play, Played]]:
+    if parallel > 0 and plays:
+        from rayorch.experiment.parallel import played_by_ray
+
+        yield from played_by_ray(inputs, plays, parallel)
+        return
+    for one in plays:
+        watching.began(one)
+        yield one, play(inputs, one, functools.partial(watching.came, one))
+
+
+def _keep(report: Report, store: Store) -> None:
+    """The report beside its runs."""
+    if not report.runs:
+        return
+    report.write_json(store.folder / "report.json")

@@ -1,0 +1,133 @@
+"""What is done to a trace before it is played: cut, compressed to a load, drawn anew, rid of what can never fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rayorch.core.errors import SpecError
+from rayorch.core.types import GPU, UNIT, NodeSpec, QueueId, QueueSpec, Resources
+from rayorch.sim.report.metrics import offered_load
+from rayorch.sim.trace.model import Ask, Trace, TraceJob
+
+BLOCK = 50
+"""Neighbouring jobs that are drawn together, so that bursts of like jobs stay bursts."""
+
+
+def first(trace: Trace, jobs: int) -> Trace:
+    """Its first jobs."""
+    return replace(trace, jobs=trace.jobs[:jobs])
+
+
+def at_load(trace: Trace, gpus: float, load: float) -> Trace:
+    """The same jobs with their arrivals compressed, or stretched, so that they offer this load to so many GPUs.
+
+    Load is GPU-seconds asked for over capacity, from the first submission to the last. SpecError where there is none.
+    """
+    now = offered_load(trace, gpus)
+    if not now:
+        raise SpecError("--load", f"{trace.name} offers no load that could be changed: its jobs come at one moment")
+    factor = now / load
+    start_s = trace.jobs[0].submit_s
+    jobs = tuple(
+        replace(job, submit_s=(job.submit_s - start_s) * factor, started_s=None, ended_s=None) for job in trace.jobs
+    )
+    return replace(trace, jobs=jobs)
+
+
+def resampled(trace: Trace, seed: int) -> Trace:
+    """Another week like this one: arrival times stay, what comes is drawn from the trace, in blocks of neighbours.
+
+    The moving-block bootstrap (Künsch 1989). Identities are `<place>.<id drawn>`, so that a job may come twice.
+    """
+    if not trace.jobs:
+        return trace
+    count = len(trace.jobs)
+    block = min(BLOCK, count)
+    rng = np.random.default_rng([seed, 0x7261796F])
+    starts = rng.integers(0, count - block + 1, size=-(-count // block))
+    drawn = (starts[:, None] + np.arange(block)[None, :]).ravel()[:count]
+    jobs = tuple(
+        replace(
+            trace.jobs[int(other)],
+            id=f"{place}.{trace.jobs[int(other)].id}",
+            submit_s=trace.jobs[place].submit_s,
+            started_s=None,
+            ended_s=None,
+        )
+        for place, other in enumerate(drawn)
+    )
+    return replace(trace, jobs=jobs)
+
+
+def without_too_large(trace: Trace, nodes: Sequence[NodeSpec]) -> tuple[Trace, tuple[str, ...]]:
+    """The jobs that the empty cluster can hold, and the names of the others with what they ask for.
+
+    Looked at are resources and models; whether a topology domain is large enough is the planner's to say.
+    """
+    verdicts: dict[int, bool] = {}
+    keep: list[TraceJob] = []
+    large: list[str] = []
+    kinds = _kinds(nodes)
+    for job in trace.jobs:
+        fits = verdicts.get(id(job.ask))
+        if fits is None:
+            fits = verdicts[id(job.ask)] = _fits(job.ask, kinds)
+        if fits:
+            keep.append(job)
+        else:
+            amounts = ", ".join(f"{n:g} {name}" for name, n in job.ask.each.to_floats().items())
+            of_model = f" of {' or '.join(job.ask.models)}" if job.ask.models else ""
+            large.append(f"{job.id} ({job.ask.members} x {amounts}{of_model})")
+    return (trace if not large else replace(trace, jobs=tuple(keep))), tuple(large)
+
+
+Kind = tuple[Resources, str, int]
+"""What nodes of one kind have, their model, and how many there are."""
+
+
+def _kinds(nodes: Sequence[NodeSpec]) -> list[Kind]:
+    counts: dict[tuple[Resources, str], int] = {}
+    for node in nodes:
+        key = (node.total, node.model)
+        counts[key] = counts.get(key, 0) + 1
+    return [(total, model, count) for (total, model), count in counts.items()]
+
+
+def _fits(ask: Ask, kinds: Sequence[Kind]) -> bool:
+    """Whether its members have room, all on one model where it names some."""
+    if ask.models:
+        return any(_room(ask, [kind for kind in kinds if kind[1] == model]) for model in ask.models)
+    return _room(ask, kinds)
+
+
+def _room(ask: Ask, kinds: Sequence[Kind]) -> bool:
+    return sum(count * _on_one(ask.each, total) for total, _, count in kinds) >= ask.members
+
+
+def _on_one(each: Resources, total: Resources) -> int:
+    """How many members one empty node holds. A fraction of a GPU lies on one device."""
+    most = 10**9
+    for name, units in each:
+        have = total.units(name)
+        if name == GPU and units < UNIT:
+            most = min(most, (have // UNIT) * (UNIT // units) + (have % UNIT) // units)
+        else:
+            most = min(most, have // units)
+    return most
+
+
+def quotas_by_use(trace: Trace, gpus: float) -> tuple[QueueSpec, ...]:
+    """A quota for each queue in proportion to the GPU-seconds that its jobs ask for; together they are the cluster."""
+    asked: dict[str, float] = {}
+    for job in trace.jobs:
+        asked[job.queue] = asked.get(job.queue, 0.0) + job.duration_s * job.ask.members * job.ask.each.gpu_units
+    whole = sum(asked.values())
+    if whole <= 0:
+        return tuple(QueueSpec(QueueId(name)) for name in sorted(asked))
+    return tuple(
+        QueueSpec(QueueId(name), Resources.of_units({GPU: int(gpus * UNIT * part / whole)}))
+        for name, part in sorted(asked.items())
+    )
