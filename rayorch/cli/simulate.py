@@ -57,7 +57,9 @@ def simulate(
     quota_by_use: Annotated[
         bool, typer.Option("--quota-by-use", help="Quotas in proportion to what each queue's jobs ask for.")
     ] = False,
-    resample: Annotated[bool, typer.Option("--resample", help="Each seed draws another trace like this one.")] = False,
+    resample: Annotated[
+        str, typer.Option("--resample", help="blocks, weeks or fitted: each seed plays another trace like this one.")
+    ] = "none",
     until: Annotated[str | None, typer.Option("--until", help="End of the simulated time, e.g. 30d.")] = None,
     runtime_spread: Annotated[float, typer.Option(help="Run times differ from the trace by this log-deviation.")] = 0.0,
     told: Annotated[bool, typer.Option(help="Whether policies are told run times.")] = True,

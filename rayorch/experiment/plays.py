@@ -12,7 +12,8 @@ from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.profiles import fingerprint
 from rayorch.experiment.store import key_of, trace_digest
-from rayorch.experiment.variants import at_load, resampled, without_too_large
+from rayorch.experiment.variants import Resample, resampled, without_too_large
+from rayorch.sim.generators import at_load
 from rayorch.sim.models import SimModels
 from rayorch.sim.report.metrics import summarise
 from rayorch.sim.report.summary import Summary
@@ -23,18 +24,19 @@ from rayorch.sim.trace.run import run
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What all runs of an experiment share. `trace`: with what the cluster can't hold; `cluster`: in words.
+    """What all runs of an experiment share. `trace`: with what the cluster can't hold. `title`, `cluster`: in words.
 
-    `resample`: each seed draws the trace anew. `per_job`: also keep what became of each job.
+    `resample`: how each seed gets a trace of its own. `per_job`: also keep what became of each job.
     """
 
     trace: Trace
+    title: str
     nodes: tuple[NodeSpec, ...]
     cluster: str
     queues: tuple[QueueSpec, ...] = ()
     models: SimModels = field(default_factory=SimModels)
     until_s: float | None = None
-    resample: bool = False
+    resample: Resample = Resample.NONE
     per_job: bool = False
 
     @property
@@ -92,7 +94,7 @@ def plays_of(
 
 def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | None = None) -> Played:
     """One run, from the trace to what is kept of it."""
-    trace = resampled(inputs.trace, one.seed) if inputs.resample else inputs.trace
+    trace = resampled(inputs.trace, inputs.resample, one.seed)
     trace, too_large = without_too_large(trace, inputs.nodes)
     if one.load is not None:
         trace = at_load(trace, inputs.gpus, one.load)
@@ -111,6 +113,7 @@ def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | No
         trace,
         inputs.queues,
         load=one.load,
+        title=inputs.title,
         cluster=inputs.cluster,
         too_large=too_large,
         stopped_at_s=inputs.until_s,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
@@ -18,7 +18,8 @@ from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
 from rayorch.experiment.progress import Watcher, watcher
 from rayorch.experiment.store import Store, write_whole
-from rayorch.experiment.variants import first, quotas_by_use
+from rayorch.experiment.variants import Resample, quotas_by_use
+from rayorch.sim.generators import first_jobs
 from rayorch.sim.models import SimModels
 from rayorch.sim.readers import open_trace
 from rayorch.sim.report.compare import Difference, Group, differences, groups
@@ -115,7 +116,7 @@ def simulate(
     quota_by_use: bool = False,
     models: SimModels | None = None,
     until_s: float | None = None,
-    resample: bool = False,
+    resample: Resample | str = Resample.NONE,
     racks: int | None = None,
     trace_format: str | None = None,
     trace_options: Mapping[str, object] | None = None,
@@ -133,7 +134,8 @@ def simulate(
     `profiles`: presets by name, YAML files, "module:NAME", or Profile values.
     `loads`: offered loads that arrivals are compressed to; none: as they are. `jobs`: only the first so many.
     `queues`: instead of the trace's or the cluster file's; `quota_by_use`: quotas in proportion to what each asks for.
-    `resample`: each seed draws another trace like this one. `until_s`: end of the simulated time.
+    `resample`: "blocks", "weeks" or "fitted", by which each seed plays another trace like this one.
+    `until_s`: end of the simulated time.
     `out`: a folder in which every finished run is kept; `resume`: take from there what is finished already.
     `per_job`: keep what became of each job there too. `parallel`: so many runs at once on Ray; 0: in this process.
     `progress`: False for none. `partial`: an interrupt ends the experiment, not the program: what has finished is
@@ -144,22 +146,25 @@ def simulate(
     loaded = trace if isinstance(trace, Trace) else open_trace(trace, trace_format, **(trace_options or {}))
     if not loaded.jobs:
         raise SpecError("TRACE", f"{loaded.name} has no jobs ({len(loaded.refused)} rows could not be used)")
+    title = PurePath(loaded.source).name or loaded.name
     if jobs is not None:
         if jobs < 1:
             raise SpecError("--jobs", f"must be at least 1, got {jobs}")
-        loaded = first(loaded, jobs)
+        title += f", first {min(jobs, len(loaded.jobs))} jobs"
+        loaded = first_jobs(loaded, jobs)
     machines = machines_of(cluster, loaded, racks)
     found_queues = tuple(queues) or machines.queues or loaded.queues
     if quota_by_use:
         found_queues = quotas_by_use(loaded, machines.gpus)
     inputs = Inputs(
         loaded,
+        title,
         machines.nodes,
         machines.words,
         found_queues,
         models if models is not None else SimModels(),
         until_s,
-        resample,
+        _resample(resample),
         per_job,
     )
     chosen = profiles_of([profiles] if isinstance(profiles, str | Profile) else profiles)
@@ -176,6 +181,13 @@ def simulate(
     if store is not None:
         _keep(report, store)
     return report
+
+
+def _resample(how: Resample | str) -> Resample:
+    try:
+        return Resample(how)
+    except ValueError:
+        raise SpecError("--resample", f"must be one of {', '.join(Resample)}, got {how!r}") from None
 
 
 def _all(

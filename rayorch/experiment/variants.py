@@ -1,52 +1,52 @@
-"""What is done to a trace before it is played: cut, compressed to a load, drawn anew, rid of what can never fit."""
+"""What is done to a trace before it is played: drawn anew for a seed, rid of what can never fit, given quotas."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
+from typing import assert_never
 
 import numpy as np
 
-from rayorch.core.errors import SpecError
 from rayorch.core.types import GPU, UNIT, NodeSpec, QueueId, QueueSpec, Resources
-from rayorch.sim.report.metrics import offered_load
+from rayorch.sim.generators import bootstrap, fit, gpus_of
+from rayorch.sim.models import stream
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
 
 BLOCK = 50
 """Neighbouring jobs that are drawn together, so that bursts of like jobs stay bursts."""
 
 
-def first(trace: Trace, jobs: int) -> Trace:
-    """Its first jobs."""
-    return replace(trace, jobs=trace.jobs[:jobs])
+class Resample(StrEnum):
+    """How each seed gets a trace of its own."""
+
+    NONE = "none"  # it does not: all seeds play the trace itself
+    BLOCKS = "blocks"  # arrival times stay; what comes is drawn, in blocks of neighbours (Künsch 1989)
+    WEEKS = "weeks"  # whole weeks, drawn with replacement
+    FITTED = "fitted"  # a generator is fitted to the trace, and makes as many jobs
 
 
-def at_load(trace: Trace, gpus: float, load: float) -> Trace:
-    """The same jobs with their arrivals compressed, or stretched, so that they offer this load to so many GPUs.
-
-    Load is GPU-seconds asked for over capacity, from the first submission to the last. SpecError where there is none.
-    """
-    now = offered_load(trace, gpus)
-    if not now:
-        raise SpecError("--load", f"{trace.name} offers no load that could be changed: its jobs come at one moment")
-    factor = now / load
-    start_s = trace.jobs[0].submit_s
-    jobs = tuple(
-        replace(job, submit_s=(job.submit_s - start_s) * factor, started_s=None, ended_s=None) for job in trace.jobs
-    )
-    return replace(trace, jobs=jobs)
+def resampled(trace: Trace, how: Resample, seed: int) -> Trace:
+    """The trace of a seed. SpecError where it can't be drawn so."""
+    match how:
+        case Resample.NONE:
+            return trace
+        case Resample.BLOCKS:
+            return _in_blocks(trace, seed)
+        case Resample.WEEKS:
+            return bootstrap(trace, seed)
+        case Resample.FITTED:
+            return replace(fit(trace).draw(seed, jobs=len(trace.jobs)), nodes=trace.nodes, queues=trace.queues)
+    assert_never(how)
 
 
-def resampled(trace: Trace, seed: int) -> Trace:
-    """Another week like this one: arrival times stay, what comes is drawn from the trace, in blocks of neighbours.
-
-    The moving-block bootstrap (Künsch 1989). Identities are `<place>.<id drawn>`, so that a job may come twice.
-    """
-    if not trace.jobs:
-        return trace
+def _in_blocks(trace: Trace, seed: int) -> Trace:
+    """Identities are `<place>.<id drawn>`, so that a job may come twice."""
     count = len(trace.jobs)
     block = min(BLOCK, count)
-    rng = np.random.default_rng([seed, 0x7261796F])
+    rng = stream(seed, "resample", "blocks")
     starts = rng.integers(0, count - block + 1, size=-(-count // block))
     drawn = (starts[:, None] + np.arange(block)[None, :]).ravel()[:count]
     jobs = tuple(
@@ -123,7 +123,8 @@ def quotas_by_use(trace: Trace, gpus: float) -> tuple[QueueSpec, ...]:
     """A quota for each queue in proportion to the GPU-seconds that its jobs ask for; together they are the cluster."""
     asked: dict[str, float] = {}
     for job in trace.jobs:
-        asked[job.queue] = asked.get(job.queue, 0.0) + job.duration_s * job.ask.members * job.ask.each.gpu_units
+        wanted = 0.0 if math.isinf(job.duration_s) else gpus_of(job) * job.duration_s
+        asked[job.queue] = asked.get(job.queue, 0.0) + wanted
     whole = sum(asked.values())
     if whole <= 0:
         return tuple(QueueSpec(QueueId(name)) for name in sorted(asked))

@@ -39,7 +39,9 @@ def trace(tmp_path: Path) -> str:
 
 
 def test_profiles_and_seeds_side_by_side(trace: str) -> None:
-    done = simulate(trace, "-c", "2x4", "-p", "default", "-p", "slurm", "--seeds", "0-1", "--load", "0.8", "--resample")
+    done = simulate(
+        trace, "-c", "2x4", "-p", "default", "-p", "slurm", "--seeds", "0-1", "--load", "0.8", "--resample", "blocks"
+    )
     assert done.exit_code == 0, done.stderr
     heading, first, second = done.stdout.splitlines()
     assert heading.split()[:3] == ["PROFILE", "LOAD", "SEEDS"] and "JCT AVG" in heading
@@ -165,6 +167,7 @@ def test_an_interrupt_reports_what_has_finished(trace: str, tmp_path: Path, monk
         (("-c", "2x4", "--load", "0"), "--load: must be from"),
         (("-c", "2x4", "--load", "nan"), "--load: must be from"),
         (("-c", "2x4", "--until", "soon"), "--until: must be a duration"),
+        (("-c", "2x4", "--resample", "days"), "--resample: must be one of none, blocks"),
         (("-c", "2x4", "--resume"), "--resume: needs the folder"),
         (("-c", "2x4", "--per-job"), "--per-job: needs a folder"),
         (("-c", "2x4", "--html", "/nowhere/at/all.html"), "--html: there is no folder"),

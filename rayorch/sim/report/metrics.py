@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 
 import numpy as np
 
 from rayorch.core.types import QueueSpec, State
+from rayorch.sim.generators import offered_load
 from rayorch.sim.report.fairness import QueueShare, held_steps, jain, queue_shares, rhos
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.over_time import Floats, Steps, parts
@@ -38,11 +39,12 @@ def summarise(
     queues: Sequence[QueueSpec] = (),
     *,
     load: float | None = None,
+    title: str = "",
     cluster: str = "",
     too_large: Sequence[str] = (),
     stopped_at_s: float | None = None,
 ) -> Summary:
-    """What is kept of a run. `trace`: what was played, without the jobs that are `too_large`."""
+    """What is kept of a run. `trace`: what was played, without the jobs that are `too_large`. `title`: its name."""
     records = outcome.records
     durations = {job.id: job.duration_s for job in trace.jobs}
     start_s, end_s = _span(outcome)
@@ -61,10 +63,10 @@ def summarise(
         profile=outcome.profile,
         seed=outcome.seed,
         load=load,
-        trace=PurePath(trace.source).name or trace.name,
+        trace=title or trace.name,
         cluster=cluster,
         figures=figures,
-        offered_load=offered_load(trace, capacity),
+        offered_load=_offered_load(trace, capacity),
         refused_rows=len(trace.refused),
         too_large=tuple(too_large[:MOST_NAMED]),
         stopped_at_s=stopped_at_s,
@@ -77,14 +79,12 @@ def summarise(
     )
 
 
-def offered_load(trace: Trace, capacity_gpus: float) -> float | None:
-    """GPU-seconds that the jobs ask for over what the cluster has from the first submission to the last; None where
-    they all come at once, or there are no GPUs."""
-    if len(trace.jobs) < 2 or capacity_gpus <= 0:
+def _offered_load(trace: Trace, capacity_gpus: float) -> float | None:
+    """None where it is not defined: all jobs come at once, one never ends, or there are no GPUs."""
+    if not trace.jobs or capacity_gpus <= 0 or any(math.isinf(job.duration_s) for job in trace.jobs):
         return None
-    span_s = trace.jobs[-1].submit_s - trace.jobs[0].submit_s
-    asked = sum(job.duration_s * job.ask.members * job.ask.each.gpu_units for job in trace.jobs) / 10_000
-    return asked / (capacity_gpus * span_s) if span_s > 0 else None
+    load = offered_load(trace, capacity_gpus)
+    return None if math.isinf(load) else load
 
 
 def _span(outcome: Outcome) -> tuple[float, float]:

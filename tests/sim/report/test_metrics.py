@@ -11,7 +11,7 @@ from rayorch.core.errors import SpecError
 from rayorch.core.types import QueueId, QueueSpec, Resources, State
 from rayorch.sim.report.fairness import jain, queue_shares, rhos
 from rayorch.sim.report.measures import BY_KEY
-from rayorch.sim.report.metrics import offered_load, summarise
+from rayorch.sim.report.metrics import summarise
 from rayorch.sim.report.over_time import Steps, parts
 from rayorch.sim.report.summary import summary_from
 from tests.sim.report.outcomes import job, outcome, record, trace
@@ -127,10 +127,11 @@ def test_step_functions_have_the_means_that_their_areas_say() -> None:
     assert list(parts(5.0, 5.0, 2)) == [5.0, 5.0, 5.0]
 
 
-def test_offered_load() -> None:
+def test_the_offered_load_is_that_of_what_was_played() -> None:
     early, late = job("early", 0.0, 100.0, 2), job("late", 100.0, 50.0, 4)
-    assert offered_load(trace(early, late), 4.0) == pytest.approx((200 + 200) / (4 * 100))
-    assert offered_load(trace(early), 4.0) is None
+    records = [record(early, (0.0, 100.0)), record(late, (100.0, 150.0))]
+    assert summarise(outcome(records, 4.0), trace(early, late)).offered_load == pytest.approx(400 / (4 * 100))
+    assert summarise(outcome(records[:1], 4.0), trace(early)).offered_load is None
 
 
 def test_a_summary_is_the_same_after_its_file() -> None:
