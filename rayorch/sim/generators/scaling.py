@@ -107,7 +107,7 @@ def bootstrap(trace: Trace, seed: int, blocks: int | None = None, block_s: float
     count = whole if blocks is None else blocks
     drawn = stream(seed, "bootstrap").integers(0, whole, size=count).tolist()
     jobs = [
-        replace(_moved(job, (place - block) * block_s - first_s), id=f"{job.id}/{place}")
+        replace(_moved(job, (place - block) * block_s - first_s), id=f"{job.id}.{place}")
         for place, block in enumerate(drawn)
         for job in cut.get(block, ())
     ]

@@ -75,6 +75,10 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
         more = f" and {count - len(most.too_large)} more" if count > len(most.too_large) else ""
         names = f"{', '.join(most.too_large)}{more}"
         said.append(f"{count} jobs are too large for the empty cluster and were not played: {names}")
+    if refused := int(max(run.figures["refused"] or 0 for run in runs)):
+        said.append(
+            f"{refused} jobs were refused at the door and never waited: no queue takes them, or their id is none"
+        )
     for group in groups(runs):
         said += _of_group(group)
     if seeds_change_nothing(runs):
