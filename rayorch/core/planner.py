@@ -16,6 +16,7 @@ from rayorch.core.planning.backfill import backfill
 from rayorch.core.planning.charges import barred, fits_quota
 from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.consolidate import consolidate, defragment, keep_moved
+from rayorch.core.planning.doorkeeper import Doorkeeper
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
@@ -86,6 +87,7 @@ def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -
     if profile.eviction.passes:
         run_passes(draft, walk)  # 4 to 7, action by action
         return draft
+    walk.turn_away = Doorkeeper(draft, walk)
     for request in walk:  # 4: who goes first, compared anew after each decision
         if draft.unrepaired and request.claim.id not in draft.facts.owed:
             keep_seats(draft)  # before new work, and after all that lost a part have been looked at

@@ -22,6 +22,9 @@ from enum import StrEnum
 from rayorch.core.quota_limits import Column, Limits, numbered
 from rayorch.core.types import MODEL_PREFIX, UNIT, QueueId, QueueSpec, Resources, UserLimits
 
+Limited = tuple[tuple[str, int], ...]
+"""Those items of an amount that matter to a tree."""
+
 CLUSTER = QueueId("")
 """Where a shortage of countables of the whole cluster lies."""
 
@@ -61,7 +64,7 @@ class Shortage:
 class QuotaTree:
     """What does not change while usage does: the queues, their paths and their limits. Shared by all copies."""
 
-    __slots__ = ("_blank", "_named", "_paths", "by_model", "index", "order", "parents", "ranked", "specs", "users")
+    __slots__ = ("_blank", "_limited", "_named", "_paths", "by_model", "index", "order", "parents", "ranked", "specs", "users")
 
     def __init__(self, queues: Iterable[QueueSpec]) -> None:
         self.specs = {spec.id: spec for spec in queues}
@@ -73,6 +76,7 @@ class QuotaTree:
         self._paths: dict[QueueId, tuple[QueueSpec, ...]] = {}
         self._blank: dict[str, Column] = {}
         self._named: dict[QueueId, tuple[str, ...]] = {}
+        self._limited: dict[str, bool] = {}
 
     def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
         """The queue and its ancestors, innermost first."""
@@ -96,6 +100,15 @@ class QuotaTree:
         if resource not in self._blank:
             self._blank[resource] = Column(Limits.of(self.order, self.parents, resource), self.parents)
         return self._blank[resource]
+
+    def limits(self, resource: str) -> bool:
+        """Whether any queue limits the resource or has a share of it."""
+        known = self._limited.get(resource)
+        if known is None:
+            limits = self.blank(resource).limits
+            known = any(limits.named) or any(ceiling is not None for ceiling in limits.ceiling)
+            self._limited[resource] = known
+        return known
 
     def named(self, queue: QueueId) -> tuple[str, ...]:
         """The resources that the queue has a share of, or may borrow."""
@@ -208,6 +221,25 @@ class Quota:
                 return False
         return not self._tree.users or not self._user_shortages(queue, amount, owner, attempts)
 
+    def limited(self, amount: Resources) -> Limited:
+        """The part of an amount that some queue of the tree limits or has a share of."""
+        return tuple(item for item in amount.items if item[1] > 0 and self._tree.limits(item[0]))
+
+    def standing(self, queue: QueueId, limited: Limited) -> tuple[bool, bool, bool]:
+        """Of an amount more of which this is the `limited` part: whether the queue is `capped` for it, whether it
+        `borrows` with it, and whether it fits into the tree. Limits on users and countables are not asked."""
+        path = self._path(queue)
+        if not path:
+            return False, False, True
+        capped, borrows, fits = False, False, True
+        for name, n in limited:
+            if n > 0:
+                own, share, room = (self._columns.get(name) or self._tree.blank(name)).marks(path)
+                capped = capped or n > own
+                borrows = borrows or n > share
+                fits = fits and n <= room
+        return capped, borrows, fits
+
     def shortages(self, queue: QueueId, amount: Resources, owner: str = "", attempts: int = 0) -> tuple[Shortage, ...]:
         """Every (queue on the path, resource) at which `amount` more is too much; empty when it may be taken."""
         if self.fits(queue, amount, owner, attempts):
@@ -266,8 +298,7 @@ class Quota:
 
         What a queue takes up of its guarantee was reserved for it before, so it makes nobody above it borrow.
         """
-        path = self._path(queue)
-        return any(n > 0 and self._column(name).borrows(path, n) for name, n in amount)
+        return self.standing(queue, amount.items)[1]
 
     def surplus_priority(self, queue: QueueId, amount: Resources) -> int:
         """The `surplus_priority` of who borrows then: the uppermost of the path that would hold more than its share."""
@@ -279,15 +310,7 @@ class Quota:
 
     def capped(self, queue: QueueId, amount: Resources) -> bool:
         """Whether the queue's own borrow limit or hard cap forbids `amount` more, whatever others use or lend."""
-        node = self._tree.index.get(queue)
-        if node is None:
-            return False
-        for name, n in amount:
-            column = self._column(name)
-            ceiling = column.limits.ceiling[node]
-            if ceiling is not None and n > 0 and column.used[node] + n > ceiling:
-                return True
-        return False
+        return self.standing(queue, amount.items)[0]
 
     def above_deserved(self, queue: QueueId, resources: Iterable[str]) -> bool:
         """Whether the queue itself (not its ancestors) holds more than it deserves of one of these resources."""

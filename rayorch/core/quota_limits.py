@@ -12,6 +12,12 @@ from dataclasses import dataclass
 
 from rayorch.core.types import QueueId, QueueMode, QueueSpec
 
+Marks = tuple[int, int, int]
+"""How much more a queue may take before it reaches its own ceiling, before it or one above it borrows, and in all."""
+
+ENDLESS = 2**63
+"""More than any amount."""
+
 TOP = -1
 """The parent of a queue without one; as an index it is the last entry of the sums per parent."""
 
@@ -95,10 +101,10 @@ class Column:
 
     `inner`: what a queue holds itself and what its children reserve. `reserved`: that, or what it keeps if that is
     more. Per parent: `lent`, what its children leave of their shares; `borrowed`, what they hold beyond them; `held`,
-    what they reserve.
+    what they reserve. `rooms`, `_marks`: answers that hold until the next charge.
     """
 
-    __slots__ = ("borrowed", "held", "inner", "lent", "limits", "parents", "reserved", "rooms", "used")
+    __slots__ = ("_marks", "borrowed", "held", "inner", "lent", "limits", "parents", "reserved", "rooms", "used")
 
     def __init__(self, limits: Limits, parents: Sequence[int]) -> None:
         count = len(parents)
@@ -110,6 +116,7 @@ class Column:
         self.borrowed = [0] * (count + 1)
         self.held = [0] * (count + 1)
         self.rooms: dict[int, int | None] = {}
+        self._marks: dict[int, Marks] = {}
         for i in range(count):
             if limits.named[i]:
                 self.lent[parents[i]] += limits.deserved[i]
@@ -123,12 +130,13 @@ class Column:
         twin.limits, twin.parents = self.limits, self.parents
         twin.used, twin.inner, twin.reserved = self.used.copy(), self.inner.copy(), self.reserved.copy()
         twin.lent, twin.borrowed, twin.held = self.lent.copy(), self.borrowed.copy(), self.held.copy()
-        twin.rooms = {}
+        twin.rooms, twin._marks = {}, {}
         return twin
 
     def charge(self, queue: int, amount: int) -> None:
         """Count the amount (negative: give it back) at the queue and all above it."""
         self.rooms.clear()
+        self._marks.clear()
         node = queue
         while node != TOP:
             self.used[node] += amount
@@ -185,9 +193,21 @@ class Column:
             found.append((None if own is None else slack + own, None if ceiling is None else ceiling - self.used[node]))
         return found
 
-    def borrows(self, path: Sequence[int], amount: int) -> bool:
-        """Whether one of the queues would reserve more than it deserves if the first took so much more."""
-        return self.borrowing_level(path, amount) >= 0
+    def marks(self, path: Sequence[int]) -> Marks:
+        """Up to where the first queue of the path may go; found once, so that a question is a comparison."""
+        queue = path[0]
+        known = self._marks.get(queue)
+        if known is None:
+            ceiling = self.limits.ceiling[queue]
+            own = ENDLESS if ceiling is None else ceiling - self.used[queue]
+            share, slack = ENDLESS, 0
+            for node in path:
+                slack += self.reserved[node] - self.inner[node]
+                if self.limits.named[node]:
+                    share = min(share, slack + max(0, self.limits.deserved[node] - self.reserved[node]))
+            room = self.room(path)
+            known = self._marks[queue] = (own, share, ENDLESS if room is None else room)
+        return known
 
     def borrowing_level(self, path: Sequence[int], amount: int) -> int:
         """The place on the path of the uppermost of them, -1 where there is none."""

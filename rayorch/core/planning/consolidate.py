@@ -62,6 +62,14 @@ def consolidate(draft: Draft, claim: Claim) -> bool:
     return False
 
 
+def could_move(draft: Draft, gpu_units: int) -> bool:
+    """Whether `consolidate` would look any further for a claim of so many GPUs that is within its quota."""
+    knobs = draft.facts.profile.eviction
+    if not knobs.consolidate or knobs.start_worth_s <= 0 or len(draft.moved) >= knobs.moves_per_turn:
+        return False
+    return 0 < gpu_units <= draft.soon.room.free_gpu_units and bool(movable(draft))
+
+
 def defragment(draft: Draft) -> None:
     """Empty the node that is used least, if others have room for what runs there and it pays. At most one a turn."""
     knobs = draft.facts.profile.eviction

@@ -16,7 +16,7 @@ from dataclasses import replace
 from rayorch.core.capacity import GroupName
 from rayorch.core.decisions import Reserve, Start
 from rayorch.core.planning.charges import fits_quota
-from rayorch.core.planning.claims import Claim
+from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.repair import seats_for
 from rayorch.core.planning.seats import Search, find
@@ -105,11 +105,10 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
 
 def hold(draft: Draft, claim: Claim) -> bool:
     """Keep nodes for the head of a queue; False when it needs none or no node could take it."""
-    small = len(claim.asks) == 1 and claim.resources.gpu_units <= UNIT
     key = (HELD, claim.shape)
     if not draft.facts.profile.backfill.hold:
         return False
-    if claim.grows or small or claim.queue in draft.heads or key in draft.no_room:
+    if claim.grows or is_small(claim) or claim.queue in draft.heads or key in draft.no_room:
         return False
     if (later := _opening(draft, claim)) is not None:
         return _held(draft, claim, later.nodes, later.at_s)
@@ -121,6 +120,11 @@ def hold(draft: Draft, claim: Claim) -> bool:
     # Of several accelerator models the one that is in use least, then the preferred one.
     nodes = min(found, key=lambda nodes: sum(draft.in_use(node) for node in set(nodes)))
     return _held(draft, claim, nodes, None)
+
+
+def is_small(asked: Claim | Gang) -> bool:
+    """Whether it is one piece of at most one GPU."""
+    return len(asked.asks) == 1 and asked.resources.gpu_units <= UNIT
 
 
 def _opening(draft: Draft, claim: Claim) -> Opening | None:

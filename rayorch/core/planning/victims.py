@@ -13,7 +13,7 @@ from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
 from rayorch.core.planning.rights import fenced_off, settling
 from rayorch.core.quota import Quota
-from rayorch.core.types import QueueId, QueueSpec, Workload, WorkloadId, charge_of
+from rayorch.core.types import QueueId, QueueSpec, Resources, Workload, WorkloadId, charge_of
 
 MOST_DOUBLINGS = 40
 """Priorities may be a million apart; beyond this the more important work is as good as untouchable."""
@@ -26,7 +26,7 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     """
     quota = draft.soon.quota
     if reclaims:
-        return _in_turn(draft, claim, _borrowed_moves(draft, claim, True), True) if _has_a_share(quota, claim) else []
+        return _in_turn(draft, claim, _borrowed_moves(draft, claim, True), True) if _has_a_share(quota, claim.queue, claim.resources) else []
     if _lowest_priority(draft) >= claim.priority:
         return []
     if not quota.borrows(claim.queue, claim.resources):
@@ -35,6 +35,14 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     own = [move for queue in _inside(draft, claim.queue) for move in _moves_in(draft, queue)]
     moves = [*own, *_borrowed_moves(draft, claim, False)]
     return _in_turn(draft, claim, [move for move in moves if move.victim.spec.priority < claim.priority], False)
+
+
+def nobody(draft: Draft, queue: QueueId, priority: int, amount: Resources) -> bool:
+    """Whether `allowed` certainly finds nobody for a claim of that queue, priority and amount, whatever the
+    cause, and that it takes nobody's room by order."""
+    if draft.facts.profile.eviction.by_order:
+        return False
+    return _lowest_priority(draft) >= priority and not _has_a_share(draft.soon.quota, queue, amount)
 
 
 def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
@@ -142,14 +150,14 @@ def _over(draft: Draft, name: str) -> list[QueueSpec]:
     return known[1]
 
 
-def _has_a_share(quota: Quota, claim: Claim) -> bool:
-    """A first look at whether the claim may reclaim: its own queue stays within its share, and some queue has one."""
-    path = quota.path(claim.queue)
-    for name, n in claim.resources:
+def _has_a_share(quota: Quota, queue: QueueId, amount: Resources) -> bool:
+    """A first look at whether a claim may reclaim: its own queue stays within its share, and some queue has one."""
+    path = quota.path(queue)
+    for name, n in amount.items:
         own = path[0].deserved.units(name) if path else 0
-        if own and quota.used_of(claim.queue, name) + n > own:
+        if own and quota.used_of(queue, name) + n > own:
             return False
-    return any(quota.deserves(spec.id, name) for spec in path for name, _ in claim.resources)
+    return any(quota.deserves(spec.id, name) for spec in path for name, _ in amount.items)
 
 
 def _borrowed_moves(draft: Draft, claim: Claim, entitled: bool) -> list[Move]:

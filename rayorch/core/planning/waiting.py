@@ -7,7 +7,7 @@ of them is worked out here from the plan's own books, which nobody changes any m
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ class Verdict:
 class Segment:
     """The rest of a line, all of whom wait for the same reasons; `apart`: those of them who have their own."""
 
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     verdict: Verdict
 
 

@@ -19,6 +19,7 @@ from rayorch.core.planning.claims import Claim, Gang, Shape, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.lines import Docket, Entry, Line
 from rayorch.core.planning.waiting import Segment, Verdict
+from rayorch.core.quota import Limited
 from rayorch.core.types import QueueId, Resources, TopologyRequest, Workload, WorkloadId
 
 NOTHING = Gang((), Shape((), TopologyRequest(), False), Resources())
@@ -80,7 +81,9 @@ class Walk:
         self._left: set[WorkloadId] = set()
         self._gated: list[tuple[SortKey, Request]] = []
         self._queues: dict[QueueId, _Queue] = {}
-        self._current: tuple[_Queue, _Cursor, Claim] | None = None
+        self._current: tuple[_Queue, _Cursor, Claim | None] | None = None
+        self._limited: dict[int, Limited] = {}
+        self.turn_away: Callable[[Workload, Gang], bool] | None = None
         self._partners: dict[WorkloadId, list[tuple[SortKey, Claim]]] = {}
         for queue, lines in docket.lines():
             here = self._queue(queue)
@@ -136,14 +139,22 @@ class Walk:
                     heapq.heapreplace(heap, (fresh, id, draft.charges))
                     continue
             cursor = queue.cursors[0][2]
-            request = cursor.single or Request(self._claim(cursor))
-            self._current = (queue, cursor, request.claim)
-            yield request
+            if cursor.single is not None or not self._turned_away(queue, cursor):
+                request = cursor.single or Request(self._claim(cursor))
+                self._current = (queue, cursor, request.claim)
+                yield request
             self._next(queue, cursor)
             if queue.cursors:
                 heapq.heapreplace(heap, (self._across(queue), id, draft.charges))
             else:
                 heapq.heappop(heap)
+
+    def _turned_away(self, queue: _Queue, cursor: _Cursor) -> bool:
+        """Whether `turn_away`, where there is one, has closed the line without a look at anything."""
+        if self.turn_away is None:
+            return False
+        self._current = (queue, cursor, None)
+        return self.turn_away(cursor.entries[cursor.position][1], self._draft.prices.of_gang(cursor.gang))
 
     def _claim(self, cursor: _Cursor) -> Claim:
         return start_claim(cursor.entries[cursor.position][1], self._draft.prices.of_gang(cursor.gang))
@@ -180,9 +191,13 @@ class Walk:
         """The key across queues of one that has this key within its own."""
         quota, queue = self._draft.soon.quota, workload.spec.queue
         # What can't start anyway keeps nobody waiting who stands behind it in its queue.
-        idle = gated or quota.capped(queue, asked.resources)
-        borrows = not idle and quota.borrows(queue, asked.resources)
-        head = QueueHead(workload, asked.resources, borrows, quota)
+        limited = self._limited.get(id(asked))
+        if limited is None:
+            limited = quota.limited(asked.resources)
+            if isinstance(asked, Gang):  # which the docket, or the prices, keep
+                self._limited[id(asked)] = limited
+        capped, borrows, _ = quota.standing(queue, limited)
+        head = QueueHead(workload, asked.resources, borrows and not capped and not gated, quota)
         return (key[0], *self._draft.facts.profile.queue_order(head, self._view), *key[1:])
 
     # ------------------------------------------------------------ what is told
@@ -191,6 +206,7 @@ class Walk:
         """The claim that is being looked at waits for these reasons; nobody behind it does."""
         assert self._current is not None
         queue, cursor, claim = self._current
+        assert claim is not None
         rest = Rest([cursor.entries[cursor.position]], NOTHING, verdict.lacks_room, claim=claim, verdict=verdict)
         queue.rests.append(rest)
         if not claim.grows:
@@ -210,18 +226,19 @@ class Walk:
         """
         assert self._current is not None
         queue, cursor, claim = self._current
-        if cursor.single is not None:
+        if cursor.single is not None and claim is not None:
             queue.rests.append(Rest(cursor.entries, NOTHING, verdict.lacks_room, claim=claim, verdict=verdict))
             if not claim.grows:
                 self._draft.waits.put(claim.id, verdict)
             self._tell_partners(queue, claim, verdict)
             return False
         behind, more = self._others(cursor.entries, cursor.position), list[Entry]()
-        if cursor.top > claim.priority:
-            more = [entry for entry in behind if entry[1].spec.priority > claim.priority]
-            behind = [entry for entry in behind if entry[1].spec.priority <= claim.priority]
+        priority = cursor.entries[cursor.position][1].spec.priority
+        if cursor.top > priority:
+            more = [entry for entry in behind if entry[1].spec.priority > priority]
+            behind = [entry for entry in behind if entry[1].spec.priority <= priority]
         queue.rests.append(Rest(behind, cursor.gang, verdict.lacks_room, verdict=verdict))
-        self._draft.waits.put_line(Segment(tuple(behind), verdict))
+        self._draft.waits.put_line(Segment(behind, verdict))
         cursor.entries, cursor.position = more, 0
         self._current = None
         return len(behind) > 1
@@ -245,7 +262,7 @@ class Walk:
                 if cursor.single is None:
                     entries = self._others(cursor.entries)
                     queue.rests.append(Rest(entries, cursor.gang, False))
-                    self._draft.waits.put_line(Segment(tuple(entries), verdict))
+                    self._draft.waits.put_line(Segment(entries, verdict))
             queue.cursors = [entry for entry in queue.cursors if entry[2].single is not None]
 
     def take_all(self) -> list[tuple[SortKey, Claim]]:
