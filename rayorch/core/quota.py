@@ -64,7 +64,19 @@ class Shortage:
 class QuotaTree:
     """What does not change while usage does: the queues, their paths and their limits. Shared by all copies."""
 
-    __slots__ = ("_blank", "_limited", "_named", "_paths", "by_model", "index", "order", "parents", "ranked", "specs", "users")
+    __slots__ = (
+        "_blank",
+        "_limited",
+        "_named",
+        "_paths",
+        "by_model",
+        "index",
+        "order",
+        "parents",
+        "ranked",
+        "specs",
+        "users",
+    )
 
     def __init__(self, queues: Iterable[QueueSpec]) -> None:
         self.specs = {spec.id: spec for spec in queues}

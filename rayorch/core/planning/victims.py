@@ -26,7 +26,9 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     """
     quota = draft.soon.quota
     if reclaims:
-        return _in_turn(draft, claim, _borrowed_moves(draft, claim, True), True) if _has_a_share(quota, claim.queue, claim.resources) else []
+        if not _has_a_share(quota, claim.queue, claim.resources):
+            return []
+        return _in_turn(draft, claim, _borrowed_moves(draft, claim, True), True)
     if _lowest_priority(draft) >= claim.priority:
         return []
     if not quota.borrows(claim.queue, claim.resources):
