@@ -66,6 +66,7 @@ class QuotaTree:
 
     __slots__ = (
         "_blank",
+        "_down",
         "_limited",
         "_named",
         "_paths",
@@ -89,6 +90,7 @@ class QuotaTree:
         self._blank: dict[str, Column] = {}
         self._named: dict[QueueId, tuple[str, ...]] = {}
         self._limited: dict[str, bool] = {}
+        self._down: dict[QueueId, tuple[QueueId, ...]] = {}
 
     def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
         """The queue and its ancestors, innermost first."""
@@ -96,6 +98,13 @@ class QuotaTree:
         if found is None:
             found = tuple(self.order[node] for node in self.nodes(queue))
             self._paths[queue] = found
+        return found
+
+    def down_to(self, queue: QueueId) -> tuple[QueueId, ...]:
+        """The ids of the same, outermost first."""
+        found = self._down.get(queue)
+        if found is None:
+            found = self._down[queue] = tuple(spec.id for spec in reversed(self.path(queue)))
         return found
 
     def nodes(self, queue: QueueId) -> tuple[int, ...]:
@@ -362,9 +371,7 @@ class Quota:
 
     def divergence(self, one: QueueId, other: QueueId) -> tuple[QueueId, QueueId] | None:
         """The two siblings under which the queues lie, where their paths part; None when one lies in the other."""
-        ours = [spec.id for spec in reversed(self.path(one))]
-        theirs = [spec.id for spec in reversed(self.path(other))]
-        for left, right in zip(ours, theirs, strict=False):
+        for left, right in zip(self._tree.down_to(one), self._tree.down_to(other), strict=False):
             if left != right:
                 return left, right
         return None

@@ -23,7 +23,8 @@ from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.bargain import cheapest, survey
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape
-from rayorch.core.planning.draft import Books, Draft, Move, Removal
+from rayorch.core.planning.draft import Draft, Move, Removal
+from rayorch.core.planning.overlay import Overlay
 from rayorch.core.planning.seats import Search, fill_shape, find
 from rayorch.core.planning.victims import allowed
 from rayorch.core.policy import SortKey
@@ -34,11 +35,14 @@ from rayorch.core.types import (
     UNIT,
     Member,
     NodeId,
+    QueueId,
     Resources,
     StopCause,
     StopOrder,
     Workload,
     WorkloadId,
+    charge_of,
+    total,
 )
 
 WIDER = 4
@@ -155,24 +159,27 @@ class Trial:
         if self.draft.budget <= 0:
             return None
         self.draft.budget -= 1
-        soon = self.draft.soon
-        books = Books((self.ground.room if self.ground is not None else soon.room).copy(), soon.quota.copy())
-        for victim, members, ends in freed_by(moves):
-            books.give(victim, members, ends)
-        quota = books.quota
+        freed = freed_by(moves)
+        quota = self.draft.soon.quota.copy()
+        for (queue, owner), (amount, attempts) in given_back(moves, freed).items():
+            quota.refund(queue, amount, owner, attempts)
         if not fits_quota(self.claim, quota):
             return None
         if self.within_share and quota.borrows(self.claim.queue, self.claim.resources):
             return None
-        search = self._search(books, moves)
+        room = (self.ground.room if self.ground is not None else self.draft.soon.room).copy()
+        for members in (members for _, members, _ in freed):
+            for member in members:
+                room.give(member.node, member.bundle, member.devices)
+        search = self._search(room, moves)
         if within is not None:
             return fill_shape(self.shape, within, search.on(self.model))
         return find(self.shape.loose, search)
 
-    def _search(self, books: Books, moves: Sequence[Move]) -> Search:
+    def _search(self, room: Room, moves: Sequence[Move]) -> Search:
         """Seats are scored by the work that is lost there, then as always."""
         costs = _costs_by_node(moves)
-        plain = self.draft.search(books.room)
+        plain, soon = self.draft.search(room), self.draft.soon_search()
         if self.ground is not None:
             plain = replace(plain, topology=self.ground.topology)
 
@@ -193,17 +200,31 @@ class Trial:
             return (loss(node, slot.gpu_units - bundle.gpu_units), *plain.score(bundle, node, slot))
 
         need = self.shape.gpu_units
+        view = None
+        if self.ground is None and soon.view is not None and soon.score == plain.score:
+            view = Overlay(soon.view, room, {m.node for move in moves for m in move.members}, score)
 
         def domain_score(domain: Domain) -> SortKey:
-            right = self.draft.facts.topology.of_model(self.model, domain.nodes)
-            really_free = sum(self.draft.soon.room.gpu_units(node) for node in right)
-            return (max(0, need - really_free) / UNIT, *plain.domain_score(domain))
+            if self.model or view is None or soon.view is None:
+                right = self.draft.facts.topology.of_model(self.model, domain.nodes)
+                really_free = sum(self.draft.soon.room.gpu_units(node) for node in right)
+            else:
+                really_free = soon.view.units(domain)
+            free = plain.domain_score(domain) if view is None else (view.units(domain),)
+            return (max(0, need - really_free) / UNIT, *free)
 
-        return replace(plain, score=score, domain_score=domain_score)
+        return replace(plain, score=score, domain_score=domain_score, view=view)
 
 
-def freed_by(moves: Sequence[Move]) -> list[tuple[Workload, tuple[Member, ...], bool]]:
-    """Per victim the members that leave, each once, and whether its attempt ends."""
+Freed = list[tuple[Workload, tuple[Member, ...], bool]]
+"""Per victim the members that leave, each once, and whether its attempt ends."""
+
+
+def freed_by(moves: Sequence[Move]) -> Freed:
+    """What leaves with all of these moves."""
+    alone = {move.victim.spec.id: move for move in moves}
+    if len(alone) == len(moves):
+        return [(move.victim, move.members, move.stops) for _, move in sorted(alone.items())]
     leaving: dict[WorkloadId, dict[tuple[int, int], Member]] = {}
     victims: dict[WorkloadId, Workload] = {}
     ends: set[WorkloadId] = set()
@@ -214,6 +235,17 @@ def freed_by(moves: Sequence[Move]) -> list[tuple[Workload, tuple[Member, ...], 
         if move.stops:
             ends.add(move.victim.id)
     return [(victims[id], tuple(seats.values()), id in ends) for id, seats in sorted(leaving.items())]
+
+
+def given_back(moves: Sequence[Move], freed: Freed) -> dict[tuple[QueueId, str], tuple[Resources, int]]:
+    """What comes back by (queue, owner), and how many attempts of theirs end."""
+    known = {move.victim.spec.id: move for move in moves}
+    found: dict[tuple[QueueId, str], tuple[list[Resources], int]] = {}
+    for victim, members, ends in freed:
+        amounts, attempts = found.get((victim.spec.queue, victim.spec.owner), ([], 0))
+        amounts.append(known[victim.spec.id].frees if len(known) == len(moves) else charge_of(members))
+        found[victim.spec.queue, victim.spec.owner] = (amounts, attempts + ends)
+    return {key: (total(amounts), attempts) for key, (amounts, attempts) in found.items()}
 
 
 def _costs_by_node(moves: Sequence[Move]) -> dict[NodeId, list[tuple[float, int]]]:

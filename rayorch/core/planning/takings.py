@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
@@ -49,11 +49,14 @@ class Move:
     stops: bool
     cost_gpu_s: float
     price: float
+    _frees: list[Resources] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def frees(self) -> Resources:
-        """What its queue no longer holds then."""
-        return charge_of(self.members)
+        """What its queue no longer holds then; worked out once."""
+        if not self._frees:
+            self._frees.append(charge_of(self.members))
+        return self._frees[0]
 
     @property
     def key(self) -> SortKey:
