@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
@@ -156,24 +157,18 @@ def _pool(
         if move.price < bound:
             by_victim.setdefault(move.victim.spec.id, []).append(move)
     if len(by_victim) <= POOL:
-        return [by_victim[id] for id in sorted(by_victim)]
+        return [sorted(by_victim[id], key=attrgetter("rank")) for id in sorted(by_victim)]
     chosen: dict[WorkloadId, None] = {}
     for lots in _cheapest_lots(draft, shape, pieces, model, by_victim):
-        for lot in lots:
-            chosen.update(dict.fromkeys(lot.victims))
+        for _, _, _, victims in lots:
+            chosen.update(dict.fromkeys(victims))
         if len(chosen) >= POOL:
             break
-    return [by_victim[id] for id in sorted(chosen)]
+    return [sorted(by_victim[id], key=attrgetter("rank")) for id in sorted(chosen)]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Lot:
-    """What one more piece on a node counts for beyond those before it, and whose moves make room for it."""
-
-    price: float
-    node: NodeId
-    nth: int
-    victims: tuple[WorkloadId, ...] = field(compare=False)
+_Lot = tuple[float, NodeId, int, tuple[WorkloadId, ...]]
+"""What one more piece on a node counts for beyond those before it: (price, node, its number, whose moves make room)."""
 
 
 def _cheapest_lots(
@@ -182,22 +177,22 @@ def _cheapest_lots(
     """For each domain that the claim could keep to, enough lots for all pieces and some more; the cheapest first."""
     topology, level, count = draft.facts.topology, shape.topology.required, len(pieces)
     by_domain: dict[str, list[_Lot]] = {}
-    for lot in _lots(draft, pieces[0], count, model, by_victim):
-        domain = topology.domain_of(level, lot.node) if level is not None else None
+    for node, on_node in _lots(draft, pieces[0], count, model, by_victim):
+        domain = topology.domain_of(level, node) if level is not None else None
         if level is None or domain is not None:
-            by_domain.setdefault(domain.name if domain is not None else "", []).append(lot)
+            by_domain.setdefault(domain.name if domain is not None else "", []).extend(on_node)
     ranked = []
     for name, lots in sorted(by_domain.items()):
         lots.sort()
         if len(lots) >= count or level is None:
-            ranked.append((sum(lot.price for lot in lots[:count]), name))
+            ranked.append((sum(price for price, _, _, _ in lots[:count]), name))
     for _, name in sorted(ranked):
         yield by_domain[name][: count + SPARE_LOTS]
 
 
 def _lots(
     draft: Draft, piece: int, most: int, model: str, by_victim: Mapping[WorkloadId, list[Move]]
-) -> Iterator[_Lot]:
+) -> Iterator[tuple[NodeId, list[_Lot]]]:
     """On each node, piece by piece: the victims with the least price for a GPU there go first."""
     room, models = draft.soon.room, draft.facts.topology.models
     at: dict[NodeId, list[tuple[float, WorkloadId, int, float]]] = {}
@@ -211,6 +206,7 @@ def _lots(
             continue
         entries.sort()
         units_free, price, ids, position = room.gpu_units(node), 0.0, list[WorkloadId](), 0
+        lots: list[_Lot] = []
         for nth in range(1, most + 1):
             before = price
             while units_free < nth * piece and position < len(entries):
@@ -220,7 +216,9 @@ def _lots(
                 ids.append(id)
             if units_free < nth * piece:
                 break
-            yield _Lot(price - before, node, nth, tuple(ids))
+            lots.append((price - before, node, nth, tuple(ids)))
+        if lots:
+            yield node, lots
 
 
 def _freed(move: Move) -> Iterable[tuple[NodeId, int]]:

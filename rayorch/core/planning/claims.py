@@ -275,7 +275,10 @@ def growth_claim(
 
 def staying(allocation: Allocation) -> tuple[Member, ...]:
     """The members that are not being given back."""
-    return tuple(m for m in allocation.members if m.phase is not MemberPhase.RELEASING)
+    for member in allocation.members:
+        if member.phase is MemberPhase.RELEASING:
+            return tuple(m for m in allocation.members if m.phase is not MemberPhase.RELEASING)
+    return allocation.members
 
 
 def removable(spec: WorkloadSpec, members: tuple[Member, ...]) -> tuple[Member, ...]:

@@ -289,8 +289,9 @@ class Draft:
         if allocation is None or workload is None or workload.state is not State.RUNNING or id in self.stops:
             return ()
         removal = self.removals.get(id)
-        gone = removal.numbers if removal is not None else set()
-        return tuple(m for m in staying(allocation) if m.surplus not in gone)
+        if removal is None:
+            return staying(allocation)
+        return tuple(m for m in staying(allocation) if m.surplus not in removal.numbers)
 
     @property
     def view(self) -> OrderView:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.bargain import cheapest, survey
@@ -267,6 +268,7 @@ def _search(trial: Trial, moves: list[Move]) -> Found | None:
     """The cheapest moves that can be told. Where there are many, numbers say where to look."""
     if len(moves) > MANY and (found := _bargained(trial, moves, math.inf)) is not None:
         return found
+    moves = sorted(moves, key=attrgetter("rank"))
     shrinks, stops = [move for move in moves if not move.stops], [move for move in moves if move.stops]
     found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
     if found is None:

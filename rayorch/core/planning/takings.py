@@ -59,6 +59,11 @@ class Move:
         return self._frees[0]
 
     @property
+    def rank(self) -> SortKey:
+        """Surplus seats before whole attempts, then the cheapest first."""
+        return (self.stops, *self.key)
+
+    @property
     def key(self) -> SortKey:
         """Cheapest first, then lower priority, then who started last, then the id."""
         number = 0 if self.stops else max((m.surplus for m in self.members), default=0)

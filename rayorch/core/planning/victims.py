@@ -8,6 +8,7 @@ claim that is more important than the least important work that runs.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
@@ -20,9 +21,10 @@ MOST_DOUBLINGS = 40
 
 
 def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
-    """The moves that the claim's queue and priority allow, surplus seats before whole attempts, the cheapest first.
+    """The moves that the claim's queue and priority allow, in no order.
 
-    Where it matters that the victim's queue holds too much, each move is judged after those before it.
+    Where it matters that the victim's queue holds too much, each move is judged after those before it: surplus seats
+    before whole attempts, the cheapest first.
     """
     quota = draft.soon.quota
     if reclaims:
@@ -32,7 +34,8 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     if _lowest_priority(draft) >= claim.priority:
         return []
     if not quota.borrows(claim.queue, claim.resources):
-        moves = [move for move in _all_moves(draft) if move.victim.spec.priority < claim.priority]
+        priority = claim.priority
+        moves = [move for move in _all_moves(draft) if move.victim.spec.priority < priority]
         return [move for move in moves if may_go(draft, claim, move, False)]
     own = [move for queue in _inside(draft, claim.queue) for move in _moves_in(draft, queue)]
     moves = [*own, *_borrowed_moves(draft, claim, False)]
@@ -55,21 +58,16 @@ def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
     return reclaims or not fenced_off(draft, claim.queue, move.victim.spec.queue)
 
 
-def _rank(move: Move) -> tuple[object, ...]:
-    return (move.stops, move.key)
-
-
 # ---------------------------------------------------------------- moves
 
 
 def _all_moves(draft: Draft) -> tuple[Move, ...]:
-    """Whatever could be evicted, cheapest first, surplus seats before whole attempts; kept until something is."""
+    """Whatever could be evicted; kept until something is."""
     if draft.moves is not None and draft.moved_on:
         draft.moves = tuple(move for move in draft.moves if move.victim.spec.id not in draft.moved_on)
         draft.moved_on.clear()
     if draft.moves is None:
-        moves = [move for queue in draft.facts.live_in for move in _moves_in(draft, queue)]
-        draft.moves = tuple(sorted(moves, key=_rank))
+        draft.moves = tuple(move for queue in draft.facts.live_in for move in _moves_in(draft, queue))
     return draft.moves
 
 
@@ -181,7 +179,7 @@ def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> l
     quota = draft.soon.quota.copy()
     taken: dict[WorkloadId, set[int]] = {}
     chosen: list[Move] = []
-    for move in sorted({id(move): move for move in moves}.values(), key=_rank):
+    for move in sorted({id(move): move for move in moves}.values(), key=attrgetter("rank")):
         if not may_go(draft, claim, move, reclaims):
             continue
         parting = quota.divergence(claim.queue, move.victim.spec.queue)
@@ -192,7 +190,8 @@ def _in_turn(draft: Draft, claim: Claim, moves: list[Move], reclaims: bool) -> l
             continue
         chosen.append(move)
         gone = taken.setdefault(move.victim.id, set())
-        quota.refund(move.victim.spec.queue, charge_of(m for m in move.members if m.surplus not in gone))
+        back = charge_of(m for m in move.members if m.surplus not in gone) if gone else move.frees
+        quota.refund(move.victim.spec.queue, back)
         gone.update(m.surplus for m in move.members)
     return chosen
 

@@ -15,8 +15,13 @@ RESTART_S = 30.0
 
 def cost(workload: Workload, allocation: Allocation, now_s: float) -> float:
     """GPU-seconds lost by stopping it now. Work without GPUs costs the seconds alone."""
-    gpus = sum(counted(member.bundle).gpu_units for member in allocation.members) / UNIT or 1.0
-    return (_unsaved_s(workload, now_s) + RESTART_S) * gpus
+    units, each, bundle = 0, 0, None
+    for member in allocation.members:
+        if member.bundle is not bundle:  # members alike share theirs
+            bundle = member.bundle
+            each = counted(bundle).gpu_units
+        units += each
+    return (_unsaved_s(workload, now_s) + RESTART_S) * (units / UNIT or 1.0)
 
 
 def _unsaved_s(workload: Workload, now_s: float) -> float:
