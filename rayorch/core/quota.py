@@ -70,6 +70,7 @@ class QuotaTree:
         "_limited",
         "_named",
         "_paths",
+        "_settles",
         "by_model",
         "index",
         "order",
@@ -90,6 +91,7 @@ class QuotaTree:
         self._blank: dict[str, Column] = {}
         self._named: dict[QueueId, tuple[str, ...]] = {}
         self._limited: dict[str, bool] = {}
+        self._settles = any(spec.min_runtime_s > 0 for spec in self.order)
         self._down: dict[QueueId, tuple[QueueId, ...]] = {}
 
     def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
@@ -99,6 +101,12 @@ class QuotaTree:
             found = tuple(self.order[node] for node in self.nodes(queue))
             self._paths[queue] = found
         return found
+
+    def min_runtime(self, queue: QueueId) -> QueueSpec | None:
+        """The nearest queue of the path with a `min_runtime_s`."""
+        if not self._settles:
+            return None
+        return next((spec for spec in self.path(queue) if spec.min_runtime_s > 0), None)
 
     def down_to(self, queue: QueueId) -> tuple[QueueId, ...]:
         """The ids of the same, outermost first."""
@@ -368,6 +376,10 @@ class Quota:
     def path(self, queue: QueueId) -> tuple[QueueSpec, ...]:
         """The queue and its ancestors, innermost first."""
         return self._tree.path(queue)
+
+    def min_runtime(self, queue: QueueId) -> QueueSpec | None:
+        """The nearest queue of the path that says for how long what runs is left alone, None where none does."""
+        return self._tree.min_runtime(queue)
 
     def divergence(self, one: QueueId, other: QueueId) -> tuple[QueueId, QueueId] | None:
         """The two siblings under which the queues lie, where their paths part; None when one lies in the other."""

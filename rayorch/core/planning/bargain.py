@@ -9,7 +9,8 @@ in all that is every set there is; otherwise it is a search with a bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -171,6 +172,10 @@ _Lot = tuple[float, NodeId, int, tuple[WorkloadId, ...]]
 """What one more piece on a node counts for beyond those before it: (price, node, its number, whose moves make room)."""
 
 
+_Entry = tuple[float, WorkloadId, int, float]
+"""What a victim frees on a node: (price of each GPU unit, whose, GPU units, price)."""
+
+
 def _cheapest_lots(
     draft: Draft, shape: Shape, pieces: tuple[int, ...], model: str, by_victim: Mapping[WorkloadId, list[Move]]
 ) -> Iterator[list[_Lot]]:
@@ -195,41 +200,37 @@ def _lots(
 ) -> Iterator[tuple[NodeId, list[_Lot]]]:
     """On each node, piece by piece: the victims with the least price for a GPU there go first."""
     room, models = draft.soon.room, draft.facts.topology.models
-    at: dict[NodeId, list[tuple[float, WorkloadId, int, float]]] = {}
+    at: defaultdict[NodeId, list[_Entry]] = defaultdict(list)
     for id, own in by_victim.items():
         for move in own:
-            for node, freed in _freed(move):
-                if freed:
-                    at.setdefault(node, []).append((move.price / freed, id, freed, move.price))
+            price = move.price
+            for node, freed in move.gpu_units_by_node:
+                at[node].append((price / freed, id, freed, price))
     for node, entries in at.items():
         if not room.usable(node) or node in draft.closed or (model and models.get(node) != model):
             continue
-        entries.sort()
-        units_free, price, ids, position = room.gpu_units(node), 0.0, list[WorkloadId](), 0
-        lots: list[_Lot] = []
-        for nth in range(1, most + 1):
-            before = price
-            while units_free < nth * piece and position < len(entries):
-                _, id, freed, each = entries[position]
-                position += 1
-                units_free, price = units_free + freed, price + each
-                ids.append(id)
-            if units_free < nth * piece:
-                break
-            lots.append((price - before, node, nth, tuple(ids)))
+        if len(entries) > 1:
+            entries.sort()
+        lots = _lots_on(node, room.gpu_units(node), entries, piece, most)
         if lots:
             yield node, lots
 
 
-def _freed(move: Move) -> Iterable[tuple[NodeId, int]]:
-    """GPU units by node."""
-    if len(move.members) == 1:
-        member = move.members[0]
-        return ((member.node, member.bundle.gpu_units),)
-    units: dict[NodeId, int] = {}
-    for member in move.members:
-        units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
-    return units.items()
+def _lots_on(node: NodeId, free: int, entries: list[_Entry], piece: int, most: int) -> list[_Lot]:
+    lots: list[_Lot] = []
+    price, position, count, needed = 0.0, 0, len(entries), 0
+    ids: tuple[WorkloadId, ...] = ()
+    for nth in range(1, most + 1):
+        before, needed = price, needed + piece
+        while free < needed and position < count:
+            _, id, freed, each = entries[position]
+            position += 1
+            free, price = free + freed, price + each
+            ids = (*ids, id)
+        if free < needed:
+            break
+        lots.append((price - before, node, nth, ids))
+    return lots
 
 
 def _board(draft: Draft, shape: Shape, model: str, pieces: tuple[int, ...], victims: list[list[Move]]) -> Board:

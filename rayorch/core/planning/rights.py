@@ -21,11 +21,9 @@ def settling(draft: Draft, workload: Workload) -> str:
     exempt_s = draft.facts.profile.eviction.exempt_s
     if ran_s < exempt_s:
         return f"it has run {ran_s:.0f} s of the {exempt_s:.0f} s that everybody has"
-    for spec in draft.now.quota.path(workload.spec.queue):
-        if spec.min_runtime_s > 0:  # the nearest queue that says something counts
-            if ran_s < spec.min_runtime_s:
-                return f"it has run {ran_s:.0f} s of the {spec.min_runtime_s:.0f} s that queue {spec.id} gives"
-            break
+    spec = draft.now.quota.min_runtime(workload.spec.queue)
+    if spec is not None and ran_s < spec.min_runtime_s:
+        return f"it has run {ran_s:.0f} s of the {spec.min_runtime_s:.0f} s that queue {spec.id} gives"
     return ""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
-from rayorch.core.types import Allocation, Member, Resources, State, Workload, WorkloadId, charge_of
+from rayorch.core.types import Allocation, Member, NodeId, Resources, State, Workload, WorkloadId, charge_of
 
 OWED_S = 60.0
 """How long after its victim has been requeued a beneficiary still goes before all others."""
@@ -57,6 +57,19 @@ class Move:
         if not self._frees:
             self._frees.append(charge_of(self.members))
         return self._frees[0]
+
+    @property
+    def gpu_units_by_node(self) -> tuple[tuple[NodeId, int], ...]:
+        """The GPU units that come free on each node where any do."""
+        first, units = self.members[0].bundle, self.members[0].bundle.gpu_units
+        if len(self.members) == 1:
+            return ((self.members[0].node, units),) if units else ()
+        found: dict[NodeId, int] = {}
+        for member in self.members:
+            n = units if member.bundle is first else member.bundle.gpu_units
+            if n:
+                found[member.node] = found.get(member.node, 0) + n
+        return tuple(found.items())
 
     @property
     def rank(self) -> SortKey:

@@ -34,9 +34,7 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     if _lowest_priority(draft) >= claim.priority:
         return []
     if not quota.borrows(claim.queue, claim.resources):
-        priority = claim.priority
-        moves = [move for move in _all_moves(draft) if move.victim.spec.priority < priority]
-        return [move for move in moves if may_go(draft, claim, move, False)]
+        return _below(draft, claim)
     own = [move for queue in _inside(draft, claim.queue) for move in _moves_in(draft, queue)]
     moves = [*own, *_borrowed_moves(draft, claim, False)]
     return _in_turn(draft, claim, [move for move in moves if move.victim.spec.priority < claim.priority], False)
@@ -48,6 +46,24 @@ def nobody(draft: Draft, queue: QueueId, priority: int, amount: Resources) -> bo
     if draft.facts.profile.eviction.by_order:
         return False
     return _lowest_priority(draft) >= priority and not _has_a_share(draft.soon.quota, queue, amount)
+
+
+def _below(draft: Draft, claim: Claim) -> list[Move]:
+    """Whatever is less important, wherever it runs, but for what `may_go` excludes."""
+    priority, queue, added = claim.priority, claim.queue, draft.added
+    spared = (claim.workload.spec.id, claim.workload.yielded_to)
+    found: list[Move] = []
+    open_to: dict[QueueId, bool] = {}
+    for move in _all_moves(draft):
+        spec = move.victim.spec
+        if spec.priority >= priority or spec.id in spared or spec.id in added:
+            continue
+        may = open_to.get(spec.queue)
+        if may is None:
+            may = open_to[spec.queue] = not fenced_off(draft, queue, spec.queue)
+        if may:
+            found.append(move)
+    return found
 
 
 def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
