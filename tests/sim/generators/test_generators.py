@@ -98,7 +98,7 @@ def test_a_bootstrap_is_made_of_whole_blocks() -> None:
     places = {job.id: (int((job.submit_s - first_s) // day_s), (job.submit_s - first_s) % day_s) for job in TRACE.jobs}
     blocks: dict[int, set[int]] = {}
     for job in drawn.jobs:
-        id, _, place = job.id.rpartition("/")
+        id, _, place = job.id.rpartition(".")
         block, within_s = places[id]
         blocks.setdefault(int(place), set()).add(block)
         assert job.submit_s == pytest.approx(int(place) * day_s + within_s, abs=1e-4)
