@@ -57,7 +57,13 @@ RULES = {
 SHARED = "rayorch.adapters.ray_names"
 """Ray's names that several adapters need: each of them may import it."""
 
-EXCEPTIONS = {("rayorch.cli.simulate", "sim"), ("rayorch.cli.simulate", "experiment"), ("rayorch.cli.replay", "sim")}
+EXCEPTIONS = {
+    ("rayorch.cli.simulate", "sim"),
+    ("rayorch.cli.simulate", "experiment"),
+    ("rayorch.cli.replay", "sim"),
+    ("rayorch.cli.shadow", "sim"),
+    ("rayorch.cli.shadow", "experiment"),
+}
 
 
 def _ruled() -> Iterator[tuple[str, Path, Rule]]:

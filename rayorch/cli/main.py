@@ -15,6 +15,7 @@ from rayorch.cli.gangs import gang_lines
 from rayorch.cli.output import Format, say, show, show_one
 from rayorch.cli.queues import app as queue_commands
 from rayorch.cli.replay import replay
+from rayorch.cli.shadow import shadow
 from rayorch.cli.simulate import simulate
 from rayorch.cli.words import amount_of, gang_of, pair_of, workers_of
 
@@ -38,6 +39,7 @@ app.add_typer(calendar.crons, name="cron")
 app.command()(calendar.entries)
 app.command()(replay)
 app.command()(simulate)
+app.command()(shadow)
 
 Output = Annotated[Format, typer.Option("--output", "-o", help="table, json, yaml, name or csv.")]
 Address = Annotated[

@@ -171,16 +171,13 @@ class _Watch:
     def before(self, sequence: int, event: Event, tree: QueueTree) -> None:
         """An event that the tree has not taken yet."""
         self._last_s = max(self._last_s, event.at_s)
+        self.seats.see(event)
         match event:
             case Submitted():
                 self._lines.setdefault(event.spec.id, sequence)
             case Started():
                 self._started.setdefault(event.workload, event.at_s)
-                self.seats.hold(event.workload, event.members, event.at_s)
-            case Resized():
-                self.seats.hold(event.workload, event.members, event.at_s)
             case AttemptEnded():
-                self.seats.release(event.workload, event.at_s)
                 workload = tree.workloads.get(event.workload)
                 if workload is not None:
                     self._ran[event.workload] = self._ran.get(event.workload, 0.0) + _since(workload, event.at_s)
@@ -277,6 +274,16 @@ class SeatWatch:
         self._changes: dict[NodeId, list[tuple[float, int, Resources]]] = {}
         self._devices: dict[NodeId, int] = {}
         self._models: dict[NodeId, str] = {}
+
+    def see(self, event: Event) -> None:
+        """An attempt starts, changes its seats or ends."""
+        match event:
+            case Started() | Resized():
+                self.hold(event.workload, event.members, event.at_s)
+            case AttemptEnded():
+                self.release(event.workload, event.at_s)
+            case _:
+                pass
 
     def hold(self, workload: WorkloadId, members: tuple[Member, ...], at_s: float) -> None:
         """It has these seats now, in place of those that it had."""
