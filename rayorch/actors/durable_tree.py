@@ -29,6 +29,9 @@ T = TypeVar("T")
 MAX_BATCH = 2_000
 """Most commands in one transaction: bounds how long the first of them waits."""
 
+BATCH_S = 0.1
+"""A batch takes in no further command after so long: meanwhile nobody is answered, and no lease renewed."""
+
 STEP_S = 2.0
 """A clock that gains this much on the machine's uptime between two looks was set forward, or the machine slept."""
 
@@ -187,6 +190,7 @@ class DurableTree:
     async def _commit(self, batch: list[tuple[Command[object], asyncio.Future[object]]]) -> None:
         stage = Stage(self.tree, self.now_s())
         answers: list[tuple[asyncio.Future[object], object, Exception | None]] = []
+        began_s = self._ticks()
         for done, (command, future) in enumerate(batch, start=1):
             if future.done():
                 continue  # its caller has gone, or was told that it failed
@@ -202,6 +206,10 @@ class DurableTree:
             if stage.broken:
                 self._stale = "an event could not be applied"
                 self._waiting[:0] = batch[done:]
+                break
+            if self._ticks() - began_s > BATCH_S and done < len(batch):
+                self._waiting[:0] = batch[done:]
+                del batch[done:]
                 break
         if stage.entries:
             await self._append(stage.entries)

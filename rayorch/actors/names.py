@@ -100,3 +100,11 @@ def find_or_none(name: str) -> Any:
         return ray.get_actor(name, namespace=NAMESPACE)
     except ValueError:
         return None
+
+
+def is_restart() -> bool:
+    """Whether Ray has restarted this actor: then its journal exists, or something is very wrong."""
+    if not ray.is_initialized():
+        return False
+    context = ray.get_runtime_context()
+    return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)

@@ -22,7 +22,7 @@ from rayorch.actors.collecting import collect_seldom
 from rayorch.actors.cron import CRON_LOOK_S, cron_view, due_moments
 from rayorch.actors.durable_tree import COMPACT_EVERY, DurableTree, Stage
 from rayorch.actors.journal import Journal
-from rayorch.actors.names import owner_options, queues_name
+from rayorch.actors.names import is_restart, owner_options, queues_name
 from rayorch.actors.poke import Poker, controller_sender
 from rayorch.actors.report_pacing import PACED, ReportPacer
 from rayorch.actors.waiting import Waiters
@@ -70,6 +70,8 @@ FORGET_PERIOD_S = 60.0
 """Least time between two looks for ended workloads that need not be remembered any more."""
 
 MAX_SUBMISSIONS = 10_000
+TOGETHER = 250
+"""So many are taken in without anybody else being answered in between."""
 MAX_CALLS = 10_000
 """Calls at once: each workload that somebody waits for is one open call."""
 MAX_WAIT_S = 60.0
@@ -116,9 +118,7 @@ class QueueShell:
         self._clock = clock
         self._cron_work: asyncio.Task[None] | None = None
         self._cron_next_s = 0.0
-        journal = Journal.open(
-            settings.journal_path, settings.expected_id, create=settings.create and not _is_restart()
-        )
+        journal = Journal.open(settings.journal_path, settings.expected_id, create=settings.create and not is_restart())
         try:
             self._tree = DurableTree(journal, clock, self._prepare, self._on_durable, settings.compact_every, ticks)
         except BaseException:
@@ -169,7 +169,7 @@ class QueueShell:
     async def _commands(
         self, checks: Sequence[Callable[[Stage], tuple[Event, ...]]], settle: Sequence[AttemptRef] = ()
     ) -> tuple[Reply, ...]:
-        """The same for several, each on its own, in this order: they are one transaction of the journal.
+        """The same for several, each on its own, in this order: they are one transaction of the journal, or some.
 
         `settle`: of each, the attempt whose held reports are due first.
         """
@@ -186,10 +186,14 @@ class QueueShell:
                 return refusal(error)
             return ACCEPTED
 
-        try:
-            return await self._tree.run(lambda stage: tuple(one(stage, place) for place in range(len(checks))))
-        except RayorchError as error:
-            return tuple(refusal(error) for _ in checks)
+        async def some(places: range) -> tuple[Reply, ...]:
+            try:
+                return await self._tree.run(lambda stage: tuple(one(stage, place) for place in places))
+            except RayorchError as error:
+                return tuple(refusal(error) for _ in places)
+
+        replies = await asyncio.gather(*map(some, _runs(len(checks))))
+        return tuple(reply for part in replies for reply in part)
 
     # ------------------------------------------------------------ crons
 
@@ -242,12 +246,16 @@ class QueueShell:
 
     @ray.method
     async def submit_many(self, specs: tuple[WorkloadSpec, ...]) -> tuple[SubmitResult, ...]:
-        """Each on its own: one that is refused does not keep the others out. One fsync for all."""
+        """Each on its own: one that is refused does not keep the others out. They share an fsync, many of them some."""
         if len(specs) > MAX_SUBMISSIONS:
             raise SpecError("specs", f"at most {MAX_SUBMISSIONS} at once, got {len(specs)}")
         return await self._submit(specs)
 
     async def _submit(self, specs: tuple[WorkloadSpec, ...], tell: bool = False) -> tuple[SubmitResult, ...]:
+        answers = await asyncio.gather(*(self._admit(specs[r.start : r.stop], tell) for r in _runs(len(specs))))
+        return tuple(result for answer in answers for result in answer)
+
+    async def _admit(self, specs: tuple[WorkloadSpec, ...], tell: bool) -> tuple[SubmitResult, ...]:
         try:
             return await self._tree.run(lambda stage: tuple(parts.admit(stage, spec, tell) for spec in specs))
         except RayorchError as error:
@@ -524,12 +532,9 @@ class QueueShell:
 QueueActor = ray.remote(QueueShell)
 
 
-def _is_restart() -> bool:
-    """Whether Ray has restarted this actor: then its journal exists, or something is very wrong."""
-    if not ray.is_initialized():
-        return False
-    context = ray.get_runtime_context()
-    return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)
+def _runs(count: int) -> list[range]:
+    """The places of so many commands, of those together that are taken in together."""
+    return [range(first, min(count, first + TOGETHER)) for first in range(0, count, TOGETHER)]
 
 
 def start_queue_owner(settings: QueueSettings, **options: Any) -> Any:

@@ -7,7 +7,7 @@ whose attempts have become news, for the reconciliation (`lookout.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rayorch.core.allocations import AllocationChanges
 from rayorch.core.arrays import entry_ids
@@ -34,7 +34,7 @@ from rayorch.core.types import (
     WorkloadId,
 )
 
-K = TypeVar("K", bound=Any)
+K = TypeVar("K")
 V = TypeVar("V")
 
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
-K = TypeVar("K", bound=Any)
+
+class Sortable(Protocol):
+    """A key that can be told to be before another."""
+
+    def __lt__(self, other: Self, /) -> bool:
+        """Whether it is before the other."""
+        ...
+
+
+K = TypeVar("K", bound=Sortable)
 V = TypeVar("V")
 
 FEW = 64

@@ -11,7 +11,6 @@ import copyreg
 import dataclasses
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any
 
 
 def register(classes: Iterable[type]) -> None:
@@ -23,7 +22,7 @@ def register(classes: Iterable[type]) -> None:
             copyreg.pickle(cls, _reducer(cls, [field.name for field in fields]))
 
 
-def _reducer(cls: type, names: list[str]) -> Callable[[object], tuple[type, tuple[Any, ...]]]:
+def _reducer(cls: type, names: list[str]) -> Callable[[object], tuple[type, tuple[object, ...]]]:
     values = attrgetter(*names)
     if len(names) == 1:
         return lambda value: (cls, (values(value),))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 
+import pytest
+
+from rayorch.actors import durable_tree, queues
 from rayorch.core.decisions import Stop
 from rayorch.core.events import AttemptEnded
 from rayorch.core.lifecycle import Move
@@ -80,3 +85,25 @@ async def test_held_steps_are_written_before_each_end(tmp_path: Path) -> None:
         await made.shell.end_attempts(tuple(map(_ended, NAMES)))
         for name in NAMES:
             assert [type(e).__name__ for e in await events(made, name)][-2:] == ["Reported", "AttemptEnded"]
+
+
+async def test_many_submissions_do_not_keep_others_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch takes in no more after a while: what came behind a flood is answered before the flood is through."""
+    monkeypatch.setattr(queues, "TOGETHER", 10)
+    monkeypatch.setattr(durable_tree, "BATCH_S", -1.0)  # one command each
+    async with owner(tmp_path) as made:
+        order: list[str] = []
+
+        async def noted(name: str, work: Awaitable[object]) -> object:
+            answer = await work
+            order.append(name)
+            return answer
+
+        flood = noted("flood", made.shell.submit_many(tuple(spec(f"w{i}") for i in range(60))))
+        status = noted("status", made.shell.workload(WorkloadId("w5")))
+        results, _ = await asyncio.gather(flood, status)
+        assert order == ["status", "flood"]
+        assert isinstance(results, tuple) and all(result.reply == ACCEPTED for result in results)
+        assert [result.workload for result in results] == [f"w{i}" for i in range(60)]
+        await made.restart()
+        assert dict((await made.shell.status()).states)[State.PENDING] == 60
