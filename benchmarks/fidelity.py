@@ -1,0 +1,41 @@
+"""Whether a run of a trace does the same work as the simulators of others: their figures on their own traces.
+
+    worst_fgd_gap     points by which our FGD, BestFit and Random are off the allocation that FGD's authors published
+    tiresias_w6_s     average completion time of Tiresias on workload 6 of Pollux; published: 3,469.69 s
+    fifo_wait_s       average wait of strict first in, first out on 2,000 jobs of Philly; AccaSim: 79,522.35 s
+    fifo_makespan_s   from the first submission to the last end there; AccaSim: 5,944,538 s
+
+The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks.harness import arguments, report, say
+from benchmarks.played import philly, pollux
+from benchmarks.played.traces import data_folder
+
+PARTS: Mapping[str, Callable[[Path], Mapping[str, float]]] = {
+    "fifo": philly.fifo_figures,
+    "tiresias": lambda data: {"tiresias_w6_s": pollux.tiresias_w6_s(data)},
+}
+"""What is played, one after the other: each answers with its figures."""
+
+
+def main() -> int:
+    """Play all of it; a part at a time is told as it is done."""
+    given = arguments("fidelity", {}, {})
+    data = data_folder()
+    figures: dict[str, float] = {}
+    for name, part in PARTS.items():
+        found = part(data)
+        say(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in found.items()))
+        figures.update(found)
+    return report("fidelity", figures, given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

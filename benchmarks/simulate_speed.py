@@ -1,0 +1,155 @@
+"""How fast whole traces run, beside AccaSim on the same jobs in the same run, and whether a million jobs fit.
+
+    events_per_cpu_s   submissions, starts and ends per second of CPU: 2,000 jobs of Philly on 64 nodes of 8 GPUs, FIFO
+    ratio_accasim      that over AccaSim's on the same jobs with the same schedule (nothing where it is not installed)
+    million_jobs_min   minutes of CPU for 1,000,000 jobs on 10,000 nodes, FIFO, on one core
+    peak_gib           the most memory that took
+
+Beside these: `events_per_cpu_s_default` with the default profile, the same two on 20,000 jobs and 256 nodes, and with
+`--growth` a table over nodes and jobs. AccaSim 1.1.3 is asked for in an environment of its own, whose Python is
+given by --accasim PATH or $RAYORCH_ACCASIM (`python -m venv V; V/bin/pip install accasim==1.1.3`): it needs old names
+in `collections`, which are put there for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.harness import report, say
+from benchmarks.played.philly import FIFO, GPUS_OF_A_NODE, nodes, trace, wait_s
+from benchmarks.played.traces import data_folder
+from rayorch.core.types import Resources
+from rayorch.policies.default import DEFAULT
+from rayorch.sim.trace.model import Ask, Trace, TraceJob
+from rayorch.sim.trace.outcome import Progress
+from rayorch.sim.trace.run import run
+
+GIB = 1024**2  # ru_maxrss is in KiB
+CASES = (("philly_2k", 64), ("philly_20k", 256))
+GROWTH = ((100, 20_000), (1_000, 20_000), (10_000, 20_000), (1_000, 100_000), (10_000, 100_000))
+
+ACCASIM = """
+import collections, collections.abc, json, resource, sys
+for name in ("Mapping", "MutableMapping", "Sequence", "Iterable", "Callable", "Hashable"):
+    if not hasattr(collections, name):
+        setattr(collections, name, getattr(collections.abc, name))
+from accasim.base.allocator_class import FirstFit
+from accasim.base.scheduler_class import FirstInFirstOut
+from accasim.base.simulator_class import Simulator
+simulator = Simulator(sys.argv[1], sys.argv[2], FirstInFirstOut(FirstFit()), scheduling_output=True)
+def cpu_s():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+before_s = cpu_s()
+simulator.start_simulation()
+print(json.dumps({"cpu_s": cpu_s() - before_s}))
+"""
+"""What its own manual does, with the names that it imports from where they were until Python 3.9."""
+
+
+def accasim(python: str, swf: Path, count: int) -> tuple[float, str]:
+    """(seconds of CPU, what it says of waiting times) of AccaSim on a trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        system = {
+            "system_name": "gpus",
+            "start_time": 0,
+            "equivalence": {"processor": {"core": 1}},
+            "groups": {"node": {"core": GPUS_OF_A_NODE}},
+            "resources": {"node": count},
+        }
+        work, config, script = (Path(folder, name) for name in ("work.swf", "system.json", "run.py"))
+        work.write_bytes(gzip.decompress(swf.read_bytes()))
+        config.write_text(json.dumps(system))
+        script.write_text(ACCASIM)
+        command = [python, str(script), str(work), str(config)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    lines = (done.stdout + done.stderr).splitlines()
+    waits = next((line.split(":")[-1].strip() for line in lines if "waiting times" in line), "?")
+    return float(json.loads(done.stdout.splitlines()[-1])["cpu_s"]), waits
+
+
+def synthetic(jobs: int, gpus: int, seed: int = 1, load: float = 0.9) -> Trace:
+    """Jobs as Philly's are: nine in ten ask for one GPU, run times spread over four orders of magnitude."""
+    rng = random.Random(seed)
+    asks = {size: Ask(size, Resources.of({"GPU": 1})) for size in (1, 2, 4, 8, 16)}
+    sizes = rng.choices(list(asks), (0.93, 0.015, 0.015, 0.03, 0.01), k=jobs)
+    runs_s = [min(max(rng.lognormvariate(6.9, 1.6), 10.0), 500_000.0) for _ in range(jobs)]
+    offered = sum(size * run_s for size, run_s in zip(sizes, runs_s, strict=True))
+    rate = jobs / (offered / (load * gpus))
+    made, now_s = [], 0.0
+    for n in range(jobs):
+        now_s += rng.expovariate(rate)
+        made.append(TraceJob(f"j{n:07}", round(now_s, 3), round(runs_s[n], 3), asks[sizes[n]]))
+    return Trace(f"synthetic {jobs}", tuple(made))
+
+
+def _told(progress: Progress) -> None:
+    if progress.events % 100_000 < 2_000:
+        say(f"  {progress.ended} of {progress.jobs} jobs, {progress.cpu_s:.0f} s of CPU, {_peak_gib():.2f} GiB")
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / GIB
+
+
+def philly(python: str, data: Path) -> dict[str, float]:
+    """Both simulators on the same jobs, one after the other."""
+    figures: dict[str, float] = {}
+    for name, count in CASES:
+        jobs = trace(data, name)
+        suffix = "" if name == CASES[0][0] else f"_{name.removeprefix('philly_')}"
+        plain = run(jobs, nodes(count), FIFO)
+        rate = plain.events / plain.cpu_s
+        say(f"{name} on {count} nodes, FIFO: {rate:.0f} events a second, average wait {wait_s(plain):.2f} s")
+        figures[f"events_per_cpu_s{suffix}"] = rate
+        ours = run(jobs, nodes(count), DEFAULT)
+        figures[f"events_per_cpu_s_default{suffix}"] = ours.events / ours.cpu_s
+        say(f"{name}, default: {ours.events / ours.cpu_s:.0f} events a second, average wait {wait_s(ours):.2f} s")
+        if python:
+            cpu_s, waits = accasim(python, data / "philly" / f"{name}.swf.gz", count)
+            say(f"{name}, AccaSim: {plain.events / cpu_s:.0f} events a second, average wait {waits} s")
+            figures[f"ratio_accasim{suffix}"] = rate * cpu_s / plain.events
+    return figures
+
+
+def growth() -> None:
+    """A table over nodes and jobs, for the documentation."""
+    say("nodes | jobs | events per CPU-second, FIFO | default")
+    for count, jobs in GROWTH:
+        made = synthetic(jobs, count * GPUS_OF_A_NODE)
+        rates = [(done := run(made, nodes(count), profile)).events / done.cpu_s for profile in (FIFO, DEFAULT)]
+        say(f"{count} | {jobs} | {rates[0]:.0f} | {rates[1]:.0f}")
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate_speed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a bound of ranges.yaml is missed")
+    parser.add_argument("--quick", action="store_true", help="20,000 jobs on 1,000 nodes in place of the million")
+    parser.add_argument("--growth", action="store_true", help="also the table over nodes and jobs")
+    parser.add_argument("--accasim", default=os.environ.get("RAYORCH_ACCASIM", ""), help="the Python that has AccaSim")
+    given = parser.parse_args()
+    if not given.accasim:
+        say("no AccaSim: say by --accasim or $RAYORCH_ACCASIM which Python has it; ratio_accasim is left at 0")
+    figures = {"ratio_accasim": 0.0, **philly(given.accasim, data_folder())}
+    count, jobs = (1_000, 20_000) if given.quick else (10_000, 1_000_000)
+    say(f"{jobs} jobs on {count} nodes, FIFO")
+    done = run(synthetic(jobs, count * GPUS_OF_A_NODE), nodes(count), FIFO, on_progress=_told)
+    figures["million_jobs_min"] = done.cpu_s / 60 * (1_000_000 / jobs)
+    figures["peak_gib"] = _peak_gib()
+    if given.growth:
+        growth()
+    return report("simulate_speed", figures, given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
