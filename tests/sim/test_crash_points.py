@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,8 @@ from rayorch.actors.journal import Journal
 from rayorch.actors.journal_format import JournalError, entry_of, pack_state
 from rayorch.core.codec import encode
 from rayorch.core.errors import ClusterError
-from rayorch.core.events import Event
+from rayorch.core.events import Event, Started
+from rayorch.core.gang_shape import JointGang
 from rayorch.core.queues import QueueTree, TreeState
 from rayorch.core.types import NodeId, State, WorkloadId
 from rayorch.sim.checked import CheckedCluster
@@ -156,6 +157,73 @@ def test_a_crash_at_any_batch_loses_nothing(whole_run: Scripted, when: str) -> N
         states = {id: w.state for id, w in sim.tree.workloads.items()}
         assert sim.accepted == whole_run.accepted, at
         assert all(states[WorkloadId(id)] is State.SUCCEEDED for id in ("w", "el", "vip", "late")), (at, states)
+
+
+# ---------------------------------------------------------------- a joint gang: one commit of several starts
+
+
+class Together(Scripted):
+    """Three submissions that start together; the queue owner dies at batch number `at`."""
+
+    def record(self, events: tuple[Event, ...]) -> None:
+        """As ever; which batch starts all of them is remembered."""
+        if sum(isinstance(event, Started) for event in events) > 1:
+            self.joint_batches.append(self.batches + 1)
+        super().record(events)
+
+    def __init__(self, journal: FileJournal | RecordJournal, at: int = -1, share: float = 0.0) -> None:
+        self.joint_batches: list[int] = []
+        super().__init__(journal, at, share)
+
+    def script(self) -> Iterator[tuple[float, str, object]]:
+        """Something is in the way of one of them at first, so that the start is no part of a submission's turn."""
+        yield 0, "submit", workload("w", members=1, gpu=1, queue="a", grace_s=4.0)
+        for n, id in enumerate(PARTNERS):
+            yield 1 + n, "submit", replace(workload(id, gpu=1, queue="b"), joint=JointGang("trio", len(PARTNERS)))
+
+    def check_together(self) -> None:
+        """Their first attempts began at one moment: all of them or none."""
+        begun = {e.workload: e.at_s for e in self.history if isinstance(e, Started) and e.attempt == 1}
+        times = [begun.get(WorkloadId(id)) for id in PARTNERS]
+        assert len(set(times)) == 1, times
+        assert all(self.tree.workloads[WorkloadId(id)].state is State.SUCCEEDED for id in PARTNERS)
+
+
+PARTNERS = ("one", "two", "three")
+TORN_AT = (0.0, 0.001, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999, 1.0)
+"""How much of the batch that starts all of them is on the disk."""
+
+
+@pytest.fixture(scope="module")
+def whole_trio() -> Together:
+    """The run without a crash."""
+    sim = Together(RecordJournal())
+    sim.play()
+    sim.check_together()
+    assert len(sim.joint_batches) == 1
+    return sim
+
+
+def test_a_joint_gang_starts_whole_or_not_at_all_wherever_its_owner_dies(whole_trio: Together) -> None:
+    for at in range(len(whole_trio.tree.queues) + 1, whole_trio.batches + 1):
+        for share in (0.6, 1.0):
+            sim = Together(RecordJournal(), at, share)
+            sim.play()
+            assert sim.journal.torn == 1  # type: ignore[attr-defined]
+            sim.check_together()
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["in memory", "in the real file"])
+def test_a_torn_commit_of_a_joint_gang_starts_none_of_it(whole_trio: Together, real: bool) -> None:
+    (at,) = whole_trio.joint_batches
+    for share in TORN_AT:
+        with _journal(real) as journal:
+            sim = Together(journal, at, share)
+            sim.play()
+            assert journal.torn == 1
+            # What was on the disk whole has happened, and goes on; of less nothing has.
+            assert len(sim.joint_batches) == (1 if share == 1.0 else 2), share
+            sim.check_together()
 
 
 # ---------------------------------------------------------------- the journal alone
