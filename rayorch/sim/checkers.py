@@ -63,6 +63,7 @@ def check_live(snapshot: Snapshot, groups: tuple[WorldGroup, ...], instance: str
         *check_gangs(snapshot, groups, instance),
         *check_models(snapshot),
         *check_charges(snapshot),
+        *check_caps(snapshot),
         *check_single_attempt(snapshot, groups, instance),
         *check_drained(snapshot),
         *check_orphans(snapshot, groups, instance),
@@ -178,6 +179,20 @@ def check_charges(snapshot: Snapshot) -> tuple[Violation, ...]:
     return tuple(found)
 
 
+def check_caps(snapshot: Snapshot) -> tuple[Violation, ...]:
+    """3: of an array no more entries run at a time than it says."""
+    running: dict[WorkloadId, list[int]] = {}
+    for workload in snapshot.workloads:
+        entry = workload.spec.entry
+        if entry is not None and entry.max_running is not None and workload.state in LIVE:
+            running.setdefault(entry.array, []).append(entry.max_running)
+    return tuple(
+        Violation(3, array, f"{len(caps)} of its entries run, {min(caps)} may")
+        for array, caps in sorted(running.items())
+        if len(caps) > min(caps)
+    )
+
+
 def check_single_attempt(snapshot: Snapshot, groups: Iterable[WorldGroup], instance: str) -> tuple[Violation, ...]:
     """4: no workload has groups of two attempts."""
     attempts: dict[WorkloadId, set[int]] = {}
@@ -243,7 +258,8 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None 
     starts beside them. On
     nodes that a head of a queue holds, nothing of lower priority of its queue starts, but for those for whom others are
     leaving: they were promised room before; for gangs that lost a part, for those that go first all the same by the
-    profile's order, and for what is lent: preemptible work that need not be left alone for a while.
+    profile's order, for what runs in a reservation (what is set aside for it no head holds), and for
+    what is lent: preemptible work that need not be left alone for a while.
     """
     owed = {w.stop.beneficiary for w in snapshot.workloads if w.stop is not None}
     owed |= {w.release_for for w in snapshot.workloads}
@@ -271,7 +287,7 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None 
             behind = other.spec.priority < head.spec.priority
             if behind and profile is not None and view is not None:
                 behind = profile.order(other, view) > profile.order(head, view)
-            if reserve.from_release or reserve.kept or other.id in owed:
+            if reserve.from_release or reserve.kept or other.id in owed or _has_its_own(plan, other):
                 continue
             if start.ends_s is not None and reserve.at_s is not None and start.ends_s <= reserve.at_s:
                 continue  # it has left when the head comes
@@ -283,6 +299,12 @@ def check_reserved_head(snapshot: Snapshot, plan: Plan, profile: Profile | None 
                 taken = sorted({m.node for m in start.members} & nodes)
                 found += [Violation(6, other.id, f"starts on {node}, which is held for {head.id}") for node in taken]
     return tuple(found)
+
+
+def _has_its_own(plan: Plan, workload: Workload) -> bool:
+    """Whether room is set aside for it, which no head holds: of a reservation, or spares after the loss of a node."""
+    spares = workload.node_losses > 0 and any(view.spec.standing for view in plan.reservations)
+    return bool(workload.spec.reservation) or spares
 
 
 def staying_members(snapshot: Snapshot, plan: Plan) -> list[Member]:

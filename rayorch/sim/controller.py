@@ -123,9 +123,11 @@ class SimController:
             self.allocations.pop(key, None)
         self._queue_specs = queues.queues if queues.queues is not None else self._queue_specs
         self._renewals, self._synced = queues.renewals, synced
-        self.versions = Versions(queues.version, nodes.version, books.version)
-        self._inform_inventory(queues.cordons)
         self.history = self.history.changed(queues.history)
+        self.versions = Versions(
+            queues.version, nodes.version, books.version
+        )  # all is known now; what follows may fail
+        self._inform_inventory(queues.cordons)
         self._keep_half_life()
         return Snapshot(
             versions=self.versions,

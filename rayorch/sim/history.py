@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from rayorch.core.events import (
     AttemptEnded,
+    CancelRequested,
     Event,
     Forgotten,
     NodeCordoned,
@@ -19,9 +20,11 @@ from rayorch.core.events import (
     StopOrdered,
     Submitted,
 )
+from rayorch.core.joint import JointKey, joint_key
 from rayorch.core.lifecycle import Move
 from rayorch.core.reports import CheckpointCommitted
-from rayorch.core.types import NodeId, State, Workload, WorkloadId
+from rayorch.core.timing import After
+from rayorch.core.types import NodeId, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.sim.checkers import EVICTIONS, Violation
 
 
@@ -36,6 +39,11 @@ class HistoryWatch:
         self._last_s: dict[WorkloadId, float] = {}
         self._turns: dict[tuple[WorkloadId, WorkloadId], list[WorkloadId]] = {}
         self._touched: set[WorkloadId] = set()
+        self._specs: dict[WorkloadId, WorkloadSpec] = {}  # of those that depend on others, or start with others
+        self._ended: dict[WorkloadId, Move] = {}
+        self._begun: set[WorkloadId] = set()
+        self._arrays: set[WorkloadId] = set()
+        self._joint: dict[JointKey, set[WorkloadId]] = {}
 
     def take(self, event: Event) -> Iterator[Violation]:
         """What one more event violates."""
@@ -43,6 +51,10 @@ class HistoryWatch:
             case Submitted(spec=spec, at_s=at_s):
                 self._submitted[spec.id] = at_s
                 self._touched.add(spec.id)
+                if spec.array is not None:
+                    self._arrays.add(spec.id)
+                if spec.after or spec.joint is not None:
+                    self._specs[spec.id] = spec
             case Forgotten(workloads=ids):
                 for id in ids:
                     self._forget(id)
@@ -53,11 +65,17 @@ class HistoryWatch:
                 late = sorted({m.node for m in members if m.node in self._drains and at_s > self._drains[m.node]})
                 for node in late:
                     yield Violation(5, id, f"started on drained node {node}")
+                yield from self._too_early(id)
+                self._begun.add(id)
+            case CancelRequested(workload=id) if id not in self._attempt:
+                self._ended[id] = Move.CANCELLED
             case AttemptEnded(workload=id, attempt=attempt, move=move, cause=cause):
                 if self._attempt.pop(id, None) != attempt:
                     yield Violation(4, id, f"attempt {attempt} ended without having begun")
                 if cause in EVICTIONS and move is Move.FAILED:
                     yield Violation(8, id, "a victim counts as failed")
+                if move is not Move.REQUEUED:
+                    self._ended[id] = move
             case Reported(workload=id, report=CheckpointCommitted(step=step)):
                 self._saved[id] = step
             case NodeCordoned(node=node, drain_by_s=by_s) if by_s is not None:
@@ -79,6 +97,11 @@ class HistoryWatch:
         4: what was accepted is known. 8: everyone has its place and its last committed checkpoint. Every workload
         that is known was accepted.
         """
+        for (_, name), members in sorted(self._joint.items()):
+            count = max(spec.joint.count for id in members if (spec := self._specs[id]).joint is not None)
+            if len(members) < count:
+                yield Violation(2, min(members), f"{len(members)} of {count} of the joint gang {name} have begun")
+        self._joint.clear()
         touched, self._touched = self._touched, set()
         for id in sorted(touched):
             workload = workloads.get(id)
@@ -96,6 +119,33 @@ class HistoryWatch:
             if workload.state is State.PENDING and workload.step != (want or 0):
                 yield Violation(8, id, f"would resume at step {workload.step} with a checkpoint of {want}")
 
+    def _too_early(self, id: WorkloadId) -> Iterator[Violation]:
+        """2: nothing starts before what it depends on has happened, or without those that it starts together with."""
+        spec = self._specs.get(id)
+        if spec is None:
+            return
+        for dependency in spec.after:
+            other = dependency.workload
+            if other is None or other not in self._submitted or other in self._arrays:
+                continue
+            ended = self._ended.get(other)
+            met = {
+                After.STARTED: other in self._begun or ended is not None,
+                After.OK: ended is Move.SUCCEEDED,
+                After.ANY: ended is not None,
+                After.NOT_OK: ended in (Move.FAILED, Move.CANCELLED),
+            }
+            if not met.get(dependency.kind, True):
+                yield Violation(2, id, f"started before {dependency.kind.value}:{other} was so")
+        key = joint_key(spec)
+        if key is not None and id not in self._begun and not self._seen_before(key):
+            self._joint.setdefault(key, set()).add(id)
+
+    def _seen_before(self, key: JointKey) -> bool:
+        """Whether the joint gang had begun before what was told since the last look."""
+        now = self._joint.get(key, set())
+        return any(joint_key(spec) == key and id in self._begun and id not in now for id, spec in self._specs.items())
+
     def everyone(self, workloads: Mapping[WorkloadId, Workload]) -> Iterator[Violation]:
         """The same of all, whether or not they were heard of: after an owner has read its journal again."""
         self._touched |= self._submitted.keys()
@@ -107,6 +157,8 @@ class HistoryWatch:
     def _forget(self, id: WorkloadId) -> None:
         for known in (self._submitted, self._saved, self._last_s):
             known.pop(id, None)
+        self._specs.pop(id, None)
+        self._ended.pop(id, None)
         self._touched.discard(id)
 
     def _times(self, event: Started | Resized | StopOrdered | AttemptEnded) -> Iterator[Violation]:

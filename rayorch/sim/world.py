@@ -126,7 +126,7 @@ class SimWorld:
             return False
         # Ray starts nothing on a draining node.
         nodes = [replace(n, foreign=self.foreign[n.id]) if n.id in self.foreign else n for n in self._nodes.values()]
-        room = Room.of(nodes, _as_allocations(self._groups.values()), now_s)
+        room = Room.of((_as_ray(n) for n in nodes), _as_allocations(self._groups.values()), now_s)
         for node, bundle in group.bundles:
             rest, _ = split_devices(bundle)
             if not room.fits(node, rest):
@@ -212,6 +212,14 @@ class SimWorld:
         for node in sorted(self._nodes):
             self.lose_node(node)
             self.return_node(node)
+
+
+def _as_ray(node: NodeSpec) -> NodeSpec:
+    """The node as Ray counts it: to it a MIG instance is a GPU like any other."""
+    if not node.mig_mixed:
+        return node
+    devices = tuple(replace(device, mig_profile="", memory_bytes=0) for device in node.devices)
+    return replace(node, total=node.ray_total, devices=devices, mig_mixed=False)
 
 
 def _as_allocations(groups: Iterable[SimGroup]) -> list[Allocation]:

@@ -7,6 +7,9 @@ message may be lost, late, doubled, or repeated long after; an owner may die bef
 the journal, of which then a part has reached the disk. All invariants are checked after every event. Afterwards the
 faults stop and everything must come to its end, with nothing left.
 
+Of five lives two are *rich*: now and then something in it is an array, depends on another, is a joint gang, has
+segments or groups inside, asks for a MIG instance, or runs in a reservation.
+
     python -m tests.sim.lives FIRST COUNT        lives these seeds and prints one JSON object for each that fails
 """
 
@@ -20,7 +23,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rayorch.core.errors import ClusterError, RayorchError
-from rayorch.core.types import Kind, QueueMode, WorkloadId, WorkloadSpec
+from rayorch.core.joint import lacking
+from rayorch.core.timing import ReservationSpec
+from rayorch.core.types import Kind, QueueId, QueueMode, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.checked import CheckedCluster, InvariantBroken
 from rayorch.sim.checkers import Violation
@@ -29,7 +34,7 @@ from rayorch.sim.journal import SimJournal
 from rayorch.sim.work import SimWork
 from tests.build import gpus, node, queue
 from tests.sim.journals import FileJournal, RecordJournal
-from tests.sim.life_specs import random_spec
+from tests.sim.life_specs import cut, enriched, random_spec
 
 EVENTS = 400
 FILE_EVERY = 8
@@ -48,8 +53,12 @@ SLOWEST_S = 5.0
 class Life:
     """One seed's cluster, and what its users have been promised."""
 
-    def __init__(self, seed: int, events: int = EVENTS, journal: SimJournal | None = None) -> None:
+    def __init__(
+        self, seed: int, events: int = EVENTS, journal: SimJournal | None = None, rich: bool | None = None
+    ) -> None:
         self.seed = seed
+        self.rich = seed % 5 < 2 if rich is None else rich
+        self.more = random.Random(seed + 2)  # so that what makes a life rich changes nothing of the rest
         self.rng = rng = random.Random(seed)
         self.events = events
         self.accepted: set[WorkloadId] = set()
@@ -61,6 +70,9 @@ class Life:
             replace(node(f"n{i}", gpu=rng.choice((2, 3, 4)), rack=f"r{i % 2}", model=model), exact=rng.random() < 0.3)
             for i, model in enumerate(rng.sample(("H100", "H100", "A100", ""), rng.randrange(2, 5)))
         )
+        self.instances = self.rich and self.more.random() < 0.5
+        if self.instances:
+            nodes = (*nodes, cut("mig", "r0"))
         queues = (queue("all"), queue("all/a", rng.choice((2, 4)), rng.choice((None, 4))), queue("all/b", 4, 8))
         self.faults = SeededFaults(random.Random(seed + 1), share, until_s=float("inf"))
         self.sim = CheckedCluster(
@@ -102,7 +114,10 @@ class Life:
         self.sim.act(actor)
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: everything ends and nothing is left."""
+        """Nothing goes wrong any more: everything ends and nothing is left.
+
+        What can't end by itself is cancelled: what serves, and what waits for partners or for room that never come.
+        """
         sim = self.sim
         sim.faults = SeededFaults(random.Random(0), 0.0, 0.0)
         while sim.messages_under_way:  # what was asked for long ago may still come
@@ -115,11 +130,20 @@ class Life:
         for spec in list(sim.tree.queues.values()):
             if spec.mode is not QueueMode.OPEN:
                 sim.record(sim.tree.set_queue(replace(spec, mode=QueueMode.OPEN), sim.now_s))
+        for held in sim.tree.reservations:
+            sim.record(sim.tree.delete_reservation(held.id, sim.now_s))
         for live in sorted(sim.tree.workloads.values(), key=lambda w: w.id):
-            if live.spec.kind in (Kind.SERVE, Kind.GANG) and not live.state.terminal:
+            if not live.state.terminal and (live.spec.kind in (Kind.SERVE, Kind.GANG) or self._never_starts(live)):
                 sim.cancel(live.id)
         sim.run_to_quiet(900.0)
         self.check_promises()
+
+    def _never_starts(self, live: Workload) -> bool:
+        if live.state is not State.PENDING:
+            return False
+        partners = [w for w in self.sim.tree.workloads.values() if w.spec.joint is not None]
+        ours = [w for w in partners if w.spec.joint == live.spec.joint and not w.state.terminal]
+        return bool(live.spec.reservation) or lacking(live, ours) > 0
 
     def check_promises(self) -> None:
         """4: what a user was told is accepted is known."""
@@ -171,7 +195,11 @@ class Life:
         """A user submits, and asks again later when no answer came: the same id and spec, so that nothing is twice."""
         if not self.asking and len(alive) < MOST_ALIVE:
             self.count += 1
-            self.asking.append(random_spec(self.rng, f"w{self.count}", self.sim))
+            spec, work = random_spec(self.rng, f"w{self.count}", self.sim)
+            specs = enriched(self.more, spec, sorted(self.accepted), self.instances) if self.rich else (spec,)
+            self.asking += [(one, work) for one in specs]
+            if any(one.reservation for one in specs):
+                self._reserve()
         for spec, work in list(self.asking):
             self.sim.works[spec.id] = work
             self.sim.attempts.works = self.sim.works
@@ -180,6 +208,14 @@ class Life:
                 self.asking.remove((spec, work))
             if accepted:
                 self.accepted.add(spec.id)
+
+    def _reserve(self) -> None:
+        """Some room is to be held from soon on for a while, for whoever names it."""
+        from_s = self.sim.now_s + self.more.choice((1.0, 10.0))
+        to_s = from_s + self.more.choice((20.0, 60.0))
+        standing = self.more.random() < 0.3
+        held = ReservationSpec("room", QueueId("all"), gpus(2), 1, from_s, None if standing else to_s, standing)
+        self._ask("reserve", lambda spec: self.sim.tree.set_reservation(spec, self.sim.now_s), held)
 
     def _change_queue(self) -> None:
         sim, rng = self.sim, self.rng
@@ -203,12 +239,12 @@ class Life:
         return True, True
 
 
-def live(seed: int, events: int = EVENTS) -> CheckedCluster:
+def live(seed: int, events: int = EVENTS, rich: bool | None = None) -> CheckedCluster:
     """A whole life; InvariantBroken (or whatever a defect raises) when it goes wrong."""
     if seed % FILE_EVERY:
-        return Life(seed, events).run()
+        return Life(seed, events, rich=rich).run()
     with FileJournal.in_memory() as journal:
-        return Life(seed, events, journal).run()
+        return Life(seed, events, journal, rich).run()
 
 
 def failures(first: int, count: int, events: int = EVENTS) -> list[dict[str, object]]:

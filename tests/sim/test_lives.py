@@ -34,7 +34,14 @@ def _commit() -> str:
 def _keep(found: dict[str, object]) -> Path:
     file = SEEDS / f"seed-{found['seed']}.json"
     first_line = str(found["what"]).splitlines()[0]
-    data = {"seed": found["seed"], "events": found["events"], "commit": _commit(), "found": first_line}
+    rich = Life(int(str(found["seed"])), 0).rich
+    data = {
+        "seed": found["seed"],
+        "events": found["events"],
+        "rich": rich,
+        "commit": _commit(),
+        "found": first_line,
+    }
     file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     return file
 
@@ -65,7 +72,7 @@ def test_nothing_is_lost_whatever_happens() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_seed_that_once_failed_is_lived_again(file: Path) -> None:
     kept = json.loads(file.read_text(encoding="utf-8"))
-    live(kept["seed"], kept["events"])
+    live(kept["seed"], kept["events"], kept.get("rich", False))
 
 
 def test_the_same_seed_is_the_same_life() -> None:

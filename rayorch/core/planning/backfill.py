@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rayorch.core.decisions import Start
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.timeline import Timeline
+from rayorch.core.planning.together import starts_of
 from rayorch.core.planning.walk import Walk
 
 
@@ -37,15 +37,17 @@ def backfill(draft: Draft, walk: Walk, timeline: Timeline) -> None:
             return
         if claim.grows or claim.id in holders:
             continue
-        length_s = timeline.longest_s(claim.workload)
-        if length_s is None or length_s >= failed.get(claim.shape, float("inf")):
+        lengths_s = [timeline.longest_s(part.workload) for part in claim.parts or (claim,)]
+        length_s = max((length for length in lengths_s if length is not None), default=None)
+        if length_s is None or None in lengths_s or length_s >= failed.get(claim.shape, float("inf")):
             continue
         ends_s = draft.facts.now_s + length_s
         if ends_s > latest_s or not all(fits_quota(claim, books.quota) for books in draft.both):
             continue
         tries += 1
         if _start(draft, claim, ends_s):
-            walk.leave(claim.id)
+            for part in claim.parts or (claim,):
+                walk.leave(part.id)
         else:
             failed[claim.shape] = length_s
 
@@ -61,5 +63,6 @@ def _start(draft: Draft, claim: Claim, ends_s: float) -> bool:
     members = draft.charge(claim, nodes, *draft.both)
     left_s = ends_s - draft.facts.now_s
     reason = f"{len(members)} seats that are held for {', '.join(heads[:4])} later on; it ends within {left_s:.0f} s"
-    draft.starts[claim.id] = Start(claim.id, claim.attempt, members, reason, ends_s=ends_s)
+    for start in starts_of(claim, members, reason, ends_s):
+        draft.starts[start.workload] = start
     return True

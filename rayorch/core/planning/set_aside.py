@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rayorch.core.decisions import Start, Wait, WaitReason
+from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.gates import wait
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.timeline import Opening, Timeline, freed, opening
+from rayorch.core.planning.together import starts_of
 from rayorch.core.reservations import ReservationView, Window, bundles_in, not_for, window_of
 from rayorch.core.room import Room
 from rayorch.core.timing import ReservationSpec
@@ -187,7 +188,8 @@ def start_inside(draft: Draft, claim: Claim, id: str) -> bool:
         again = _charge(draft, seat.node, rest) if rest else None
         if again is not None:
             aside.seats.append(again)
-    draft.starts[claim.id] = Start(claim.id, claim.attempt, members, f"{len(members)} seats of reservation {id}")
+    for start in starts_of(claim, members, f"{len(members)} seats of reservation {id}"):
+        draft.starts[start.workload] = start
     return True
 
 

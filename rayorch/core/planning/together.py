@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rayorch.core.decisions import Wait, WaitReason
+from rayorch.core.decisions import Start, Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
 from rayorch.core.joint import JointKey, joint_key, lacking
 from rayorch.core.planning.claims import Claim, Shape
@@ -75,3 +75,12 @@ def parts_of(claim: Claim, members: tuple[Member, ...]) -> list[tuple[Claim, tup
         found.append((part, members[first : first + len(part.asks)]))
         first += len(part.asks)
     return found
+
+
+def starts_of(claim: Claim, members: tuple[Member, ...], reason: str, ends_s: float | None = None) -> list[Start]:
+    """The start of each gang of the claim; those of a joint gang are committed in one."""
+    ids = tuple(part.id for part in claim.parts)
+    return [
+        Start(part.id, part.attempt, ours, reason, ends_s=ends_s, partners=tuple(id for id in ids if id != part.id))
+        for part, ours in parts_of(claim, members)
+    ]
