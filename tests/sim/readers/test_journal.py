@@ -11,18 +11,21 @@ import pytest
 
 from rayorch.actors.journal import Journal
 from rayorch.actors.journal_format import entry_of, pack_state
+from rayorch.config import load_preset
 from rayorch.core.errors import SpecError
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, QueueSet, Started, Submitted
 from rayorch.core.lifecycle import Move
 from rayorch.core.queues import QueueTree
-from rayorch.core.types import Kind, Resources, Role, State, StopCause, WorkloadId
+from rayorch.core.types import ArraySpec, Kind, Resources, Role, State, StopCause, WorkloadId
 from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.models.observed import fit, observe
 from rayorch.sim.models.runtime import Told
 from rayorch.sim.readers import open_trace
 from rayorch.sim.readers.journal import load
+from rayorch.sim.trace.run import run
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, seats, workload
+from tests.sim.lives import live
 
 
 def written(path: Path, events: Iterable[Event], compact_after: int | None = None) -> Path:
@@ -142,6 +145,38 @@ def test_drivers_are_left_out_and_unlike_members_counted(tmp_path: Path) -> None
     ((id, members, each, duration_s),) = [(j.id, j.ask.members, j.ask.each, j.duration_s) for j in trace.jobs]
     assert (id, members, each, duration_s) == ("a", 2, Resources.of({"GPU": 1}), 10.0)
     assert [row.reason for row in trace.refused] == ["b has members that are not alike"]
+
+
+def test_entries_of_arrays_are_jobs(tmp_path: Path) -> None:
+    sim = CheckedCluster((node("n1", gpu=4),), (queue("q"),))
+    sim.submit(workload("sweep", 1, array=ArraySpec(5, max_running=2)), SimWork(steps=10, rate=1.0))
+    sim.run_to_quiet()
+    trace = open_trace(written(tmp_path / "journal.db", sim.history))
+    assert [(job.id, job.status) for job in trace.jobs] == [(f"sweep.{n}", "succeeded") for n in range(5)]
+    assert all(job.duration_s == pytest.approx(10, abs=1.5) for job in trace.jobs) and trace.refused == ()
+
+
+@pytest.mark.parametrize("seed", [2, 7])
+def test_every_submission_of_a_life_is_a_job_or_counted(seed: int, tmp_path: Path) -> None:
+    """Nodes are lost, owners killed, messages lost: whatever was accepted is there once."""
+    sim = live(seed, events=150)
+    trace = open_trace(written(tmp_path / "journal.db", sim.history, 60))
+    submitted = {event.spec.id for event in sim.history if isinstance(event, Submitted)}
+    counted = [job.id for job in trace.jobs] + [row.reason.split()[0] for row in trace.refused]
+    assert sorted(counted) == sorted(submitted)
+    observe(sim.history)
+
+
+def test_what_was_read_can_be_played_again(sim: CheckedCluster, tmp_path: Path) -> None:
+    trace = open_trace(written(tmp_path / "journal.db", sim.history))
+    outcome = run(trace, trace.nodes, load_preset("default"), queues=trace.queues)
+    assert {record.id: record.preemptions for record in outcome.records} == {
+        "first": 0,
+        "low": 1,
+        "high": 0,
+        "still": 0,
+    }
+    assert [record.state for record in outcome.records] == [State.SUCCEEDED] * 4
 
 
 def test_the_models_are_fitted_to_what_happened(sim: CheckedCluster) -> None:
