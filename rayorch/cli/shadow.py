@@ -13,6 +13,7 @@ from rayorch.cli.exits import guarded
 from rayorch.cli.output import Format, say, show_one
 
 if TYPE_CHECKING:
+    from rayorch.sim.readers.journal import JournalRead
     from rayorch.sim.shadow import Difference, Shadow
     from rayorch.sim.shadow_feed import JournalFeed
 
@@ -60,7 +61,7 @@ def shadow(
     base_s = held.events[0][1].at_s if held.events else 0.0
     shown: list[Difference] = []
     try:
-        for found in _differences(pair, feed, journal, follow):
+        for found in _differences(pair, feed, held, journal, follow):
             if found.decides_otherwise or (everything and (found.order or found.reasons)):
                 if output is Format.TABLE:
                     _tell(found, base_s)
@@ -71,20 +72,22 @@ def shadow(
     _end(pair, feed, shown, output)
 
 
-def _differences(pair: Shadow, feed: JournalFeed, journal: Path, follow: bool) -> Iterator[Difference]:
+def _differences(
+    pair: Shadow, feed: JournalFeed, held: JournalRead, journal: Path, follow: bool
+) -> Iterator[Difference]:
     """Turn by turn, as the journal has them."""
     import time
 
     from rayorch.sim.readers.journal import load
 
+    events = held.events
     while True:
-        held = load(journal)
-        news = [(sequence, event) for sequence, event in held.events if sequence > feed.sequence]
-        for snapshot, turn, sequence in feed.take(news, to_the_end=not follow):
+        for snapshot, turn, sequence in feed.take(events, to_the_end=not follow):
             yield pair.see(snapshot, sequence, turn.started, turn.stopped)
         if not follow:
             return
         time.sleep(POLL_S)
+        events = load(journal, feed.sequence).events
 
 
 def _tell(found: Difference, base_s: float) -> None:

@@ -9,6 +9,7 @@ recorded a moment later: their seats were free already).
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -57,7 +58,8 @@ class JournalFeed:
     def __init__(self, held: JournalRead, nodes: Sequence[NodeSpec] | None = None) -> None:
         self._tree = start_tree(held)
         self._first = self._tree.version
-        self._events: list[tuple[int, Event]] = []
+        self._events: deque[tuple[int, Event]] = deque()
+        self._noted = 0
         self._applied = 0
         self._turns: dict[int, RecordedTurn] = {}
         self._open: RecordedTurn | None = None
@@ -78,8 +80,8 @@ class JournalFeed:
             self._events.append((sequence, event))
             self.sequence = sequence
         newest_s = self._events[-1][1].at_s if self._events else 0.0
-        while self._applied < len(self._events):
-            sequence, event = self._events[self._applied]
+        while self._events:
+            sequence, event = self._events[0]
             if not to_the_end and event.at_s > newest_s - HELD_BACK_S:
                 return
             turn = self._turns.pop(self._first + self._applied, None)
@@ -87,11 +89,13 @@ class JournalFeed:
                 yield self._snapshot(turn), turn, sequence - 1
             if apply(self._tree, event):
                 self.skipped += 1
+            self._events.popleft()
             self._applied += 1
 
     def _note(self, event: Event) -> None:
         """Which turn a decision belongs to. Those that follow each other without anything else were one plan's."""
-        version = self._first + len(self._events)
+        version = self._first + self._noted
+        self._noted += 1
         match event:
             case Started():
                 turn = self._turn(min(event.queues_version, version), event.at_s)
@@ -134,7 +138,7 @@ class JournalFeed:
     def _ending(self, at_s: float) -> set[WorkloadId]:
         """Whose end is recorded a moment after the decision."""
         found = set()
-        for _, event in self._events[self._applied :]:
+        for _, event in self._events:
             if event.at_s > at_s + ENDING_S:
                 break
             if isinstance(event, AttemptEnded):

@@ -152,6 +152,27 @@ def test_the_command_reads_and_writes_nothing(journal: Path, tmp_path: Path) -> 
     assert load(journal).events
 
 
+def test_a_journal_is_followed_as_it_grows(held: JournalRead, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, half = tmp_path / "journal.db", len(held.events) // 2
+    journal = Journal.open(path, create=True)
+    journal.append([entry_of(event) for _, event in held.events[:half]])
+    slept = iter((held.events[half:], [], None))
+
+    def sleep(_: float) -> None:
+        more = next(slept)
+        if more is None:
+            raise KeyboardInterrupt
+        if more:
+            journal.append([entry_of(event) for _, event in more])
+
+    monkeypatch.setattr("time.sleep", sleep)
+    options = ["shadow", "--journal", str(path), "--profile", "default", "--follow", "-o", "json"]
+    tally = json.loads(CliRunner().invoke(app, options).stdout)["tally"]
+    journal.close()
+    assert tally["turns"] >= 4 and tally["agreed"] == tally["recorded"] and tally["missed"] == 0
+    assert [sequence for sequence, _ in load(path, half).events] == list(range(half + 1, len(held.events) + 1))
+
+
 def test_wrong_profiles_nodes_and_journals_are_named(journal: Path, tmp_path: Path) -> None:
     for options, why in (
         (["--journal", str(journal), "--profile", "nothing"], "nothing"),

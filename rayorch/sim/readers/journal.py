@@ -49,14 +49,17 @@ def is_journal(path: str | Path) -> bool:
         return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
 
 
-def load(path: str | Path) -> JournalRead:
-    """Everything, from the oldest snapshot that is there on. SpecError for a file that is no journal."""
+def load(path: str | Path, after: int | None = None) -> JournalRead:
+    """Everything, from the oldest snapshot that is there on; with `after`, only the records behind that one.
+
+    SpecError for a file that is no journal, and where records behind `after` were compacted away.
+    """
     path = Path(path)
     if not path.is_file() or not is_journal(path):
         raise SpecError(str(path), f"is not {EXPECTED}")
     try:
         with closing(_connect(path)) as connection:
-            return _load(connection, path)
+            return _load(connection, path, after)
     except sqlite3.Error as error:
         raise SpecError(str(path), f"can't be read as {EXPECTED}: {error}") from error
 
@@ -75,15 +78,20 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _load(connection: sqlite3.Connection, path: Path) -> JournalRead:
+def _load(connection: sqlite3.Connection, path: Path, after: int | None) -> JournalRead:
     connection.execute("BEGIN")  # one moment of a file that is written to meanwhile
     meta = dict(connection.execute("SELECT key, value FROM meta WHERE key != 'probe'"))
     version = int(meta.get("format_version", 0))
     if version != FORMAT_VERSION:
         raise SpecError(str(path), f"has format {version}, this release reads {FORMAT_VERSION}")
     refused: list[BadRow] = []
-    state, start = None, 0
-    for sequence, body in connection.execute("SELECT sequence, body FROM snapshot ORDER BY sequence"):
+    state, start = None, after or 0
+    if after is not None:
+        oldest, newest = connection.execute("SELECT min(sequence), max(sequence) FROM record").fetchone()
+        if oldest is not None and after + 1 < oldest <= newest:
+            raise SpecError(str(path), f"records {after + 1} to {oldest - 1} were compacted away; begin anew")
+    snapshots = "SELECT sequence, body FROM snapshot ORDER BY sequence"
+    for sequence, body in connection.execute(snapshots) if after is None else ():
         try:
             found = decode(zlib.decompress(body).decode())
         except (zlib.error, UnicodeDecodeError, RayorchError) as error:
