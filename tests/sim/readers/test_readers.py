@@ -491,3 +491,31 @@ def test_no_row_makes_a_reader_raise(name: str, data: st.DataObject, tmp_path_fa
     if name == "swf":
         unseen = [line for line in unseen if not line.lstrip().startswith(";")]
     assert unseen == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=True) | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_entry_of_phillys_json_makes_its_reader_raise(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One value somewhere in a job is replaced: that job is read or counted, the other ones stay."""
+    jobs = json.loads(PHILLY_JSON)[:1] * 2
+    jobs = [json.loads(json.dumps(job)) | {"jobid": f"job{n}"} for n, job in enumerate(jobs)]
+    place = jobs[0]
+    path: list[object] = []
+    while isinstance(place, dict | list) and place and (not path or data.draw(st.booleans())):
+        path.append(data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else list(range(len(place))))))
+        holder, place = place, place[path[-1]]
+    holder[path[-1]] = data.draw(JSON)
+    file = tmp_path_factory.mktemp("json") / "cluster_job_log"
+    file.write_text(json.dumps(jobs))
+    trace = open_trace(file)
+    assert sorted([job.line for job in trace.jobs] + [row.line for row in trace.refused]) == [1, 2]
+    assert "job1" in {job.id for job in trace.jobs} or path[-1] == "jobid"
