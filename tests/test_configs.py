@@ -22,6 +22,7 @@ from tests.source_tree import ROOT
 SAMPLES = sorted((ROOT / "configs").rglob("*.yaml"))
 KIND_OF_FOLDER = {
     "cluster": ClusterDocument,
+    "profiles": ClusterDocument,
     "queues": QueueDocument,
     "workloads": WorkloadDocument,
     "serve_apps": ServeAppDocument,
@@ -52,7 +53,7 @@ def test_every_kind_has_a_sample() -> None:
 
 
 def test_sample_clusters_name_policies_that_exist() -> None:
-    for path in (ROOT / "configs" / "cluster").glob("*.yaml"):
+    for path in (p for folder in ("cluster", "profiles") for p in (ROOT / "configs" / folder).glob("*.yaml")):
         for document in _load(path):
             assert isinstance(document, ClusterDocument)
             document.to_core().load_profile()

@@ -29,6 +29,35 @@ Loads = Annotated[
     list[str] | None,
     typer.Option("--load", help="Compress arrivals to this offered load: 0.8 or 0.5,0.8,1.0. Else as in the trace."),
 ]
+Seeds = Annotated[str, typer.Option("--seeds", "-s", help="0-4 or 0,2,5.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Only the trace's first so many.")]
+Out = Annotated[Path | None, typer.Option("--out", help="A folder for runs and reports.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Take from --out what has finished already.")]
+Page = Annotated[Path | None, typer.Option("--html", help="Write a page with plots here.")]
+Measures = Annotated[
+    list[str] | None, typer.Option("--measure", "-m", help="Of the table's figures, by key; or all. Repeatable.")
+]
+TraceFormat = Annotated[str | None, typer.Option("--trace-format", help="The trace's form, where it doesn't show.")]
+TraceOptions = Annotated[
+    list[str] | None, typer.Option("--trace-option", help="KEY=VALUE for the trace's reader; repeatable.")
+]
+Racks = Annotated[int | None, typer.Option("--racks", min=1, help="Racks of a short --cluster.")]
+QueueFile = Annotated[Path | None, typer.Option("--queues", help="A YAML file of Queue documents.")]
+Quotas = Annotated[bool, typer.Option("--quota-by-use", help="Quotas in proportion to what queues' jobs ask for.")]
+ResampleOption = Annotated[
+    str, typer.Option("--resample", help="blocks, weeks or fitted: each seed plays another trace like this one.")
+]
+Until = Annotated[str | None, typer.Option("--until", help="End of the simulated time, e.g. 30d.")]
+Spread = Annotated[float, typer.Option("--runtime-spread", help="Run times differ from the trace: log-deviation.")]
+ToldOption = Annotated[bool, typer.Option("--told/--no-told", help="Whether policies are told run times.")]
+Misstate = Annotated[str | None, typer.Option("--misstate", help="FACTOR or FACTOR:NOISE of told run times.")]
+Restart = Annotated[str | None, typer.Option("--restart", help="What each new attempt takes, e.g. 30s.")]
+Checkpoints = Annotated[str | None, typer.Option("--checkpoint-every", help="Work between checkpoints, e.g. 30m.")]
+NodeMtbf = Annotated[str | None, typer.Option("--node-mtbf", help="Each node fails once in so long, e.g. 60d.")]
+NodeRepair = Annotated[str, typer.Option("--node-repair", help="How long it is away (median).")]
+PerJob = Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")]
+Parallel = Annotated[int, typer.Option("--parallel", min=0, help="So many runs at once on Ray.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 FormatOption = Annotated[
     Format, typer.Option("--output", "-o", "--format", help="table, json, yaml, csv, or name (of the profiles).")
 ]
@@ -39,61 +68,38 @@ def simulate(
     trace: TraceFile,
     cluster: ClusterSpec = None,
     profile: Profiles = None,
-    seeds: Annotated[str, typer.Option("--seeds", "-s", help="0-4 or 0,2,5.")] = "0",
+    seeds: Seeds = "0",
     load: Loads = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Only the trace's first so many.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="A folder for runs and reports.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Take from --out what has finished already.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a page with plots here.")] = None,
-    measure: Annotated[
-        list[str] | None, typer.Option("--measure", "-m", help="Of the table's figures, by key; or all. Repeatable.")
-    ] = None,
-    trace_format: Annotated[str | None, typer.Option("--trace-format", help="Where its name doesn't tell.")] = None,
-    trace_option: Annotated[
-        list[str] | None, typer.Option("--trace-option", help="KEY=VALUE for the trace's reader; repeatable.")
-    ] = None,
-    racks: Annotated[int | None, typer.Option("--racks", min=1, help="Racks of a short --cluster.")] = None,
-    queues: Annotated[Path | None, typer.Option("--queues", help="A YAML file of Queue documents.")] = None,
-    quota_by_use: Annotated[
-        bool, typer.Option("--quota-by-use", help="Quotas in proportion to what each queue's jobs ask for.")
-    ] = False,
-    resample: Annotated[
-        str, typer.Option("--resample", help="blocks, weeks or fitted: each seed plays another trace like this one.")
-    ] = "none",
-    until: Annotated[str | None, typer.Option("--until", help="End of the simulated time, e.g. 30d.")] = None,
-    runtime_spread: Annotated[float, typer.Option(help="Run times differ from the trace by this log-deviation.")] = 0.0,
-    told: Annotated[bool, typer.Option(help="Whether policies are told run times.")] = True,
-    misstate: Annotated[str | None, typer.Option("--misstate", help="FACTOR or FACTOR:NOISE of told times.")] = None,
-    restart: Annotated[str | None, typer.Option("--restart", help="What each new attempt takes, e.g. 30s.")] = None,
-    checkpoint_every: Annotated[str | None, typer.Option(help="Work between checkpoints, e.g. 30m.")] = None,
-    node_mtbf: Annotated[str | None, typer.Option("--node-mtbf", help="A node fails once in, e.g. 60d.")] = None,
-    node_repair: Annotated[str, typer.Option("--node-repair", help="How long it is away (median).")] = "4h",
-    per_job: Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")] = False,
-    parallel: Annotated[int, typer.Option("--parallel", min=0, help="So many runs at once on Ray.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    jobs: Jobs = None,
+    out: Out = None,
+    resume: Resume = False,
+    html: Page = None,
+    measure: Measures = None,
+    trace_format: TraceFormat = None,
+    trace_option: TraceOptions = None,
+    racks: Racks = None,
+    queues: QueueFile = None,
+    quota_by_use: Quotas = False,
+    resample: ResampleOption = "none",
+    until: Until = None,
+    runtime_spread: Spread = 0.0,
+    told: ToldOption = True,
+    misstate: Misstate = None,
+    restart: Restart = None,
+    checkpoint_every: Checkpoints = None,
+    node_mtbf: NodeMtbf = None,
+    node_repair: NodeRepair = "4h",
+    per_job: PerJob = False,
+    parallel: Parallel = 0,
+    quiet: Quiet = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Replay a trace under profiles on a simulated cluster and compare what comes out."""
-    from rayorch.core.errors import SpecError
     from rayorch.experiment import options
-    from rayorch.experiment.side_by_side import check_plots
     from rayorch.experiment.side_by_side import simulate as play
 
-    if resume and out is None:
-        raise SpecError("--resume", "needs the folder of the runs (--out)")
-    if html is not None:
-        check_plots()
-        _check_folder(html)
+    _check_files(html, out, resume)
     keys = _keys(measure)
-    models = options.models_of(
-        runtime_spread=runtime_spread,
-        told=told,
-        misstate=misstate,
-        restart=restart,
-        checkpoint_every=checkpoint_every,
-        node_mtbf=node_mtbf,
-        node_repair=node_repair,
-    )
     report = play(
         trace,
         cluster,
@@ -103,7 +109,9 @@ def simulate(
         jobs=jobs,
         queues=() if queues is None else _queues(queues),
         quota_by_use=quota_by_use,
-        models=models,
+        models=options.models_of(
+            runtime_spread, told, misstate, restart, checkpoint_every, node_mtbf=node_mtbf, node_repair=node_repair
+        ),
         until_s=None if until is None else options.seconds(until, "--until"),
         resample=resample,
         racks=racks,
@@ -126,12 +134,17 @@ def simulate(
         raise typer.Exit(exits.INTERRUPTED)
 
 
-def _check_folder(path: Path) -> None:
+def _check_files(html: Path | None, out: Path | None, resume: bool) -> None:
     """Said before hours of runs, not after."""
     from rayorch.core.errors import SpecError
+    from rayorch.experiment.side_by_side import check_plots
 
-    if not path.absolute().parent.is_dir():
-        raise SpecError("--html", f"there is no folder {path.absolute().parent}")
+    if resume and out is None:
+        raise SpecError("--resume", "needs the folder of the runs (--out)")
+    if html is not None:
+        check_plots()
+        if not html.absolute().parent.is_dir():
+            raise SpecError("--html", f"there is no folder {html.absolute().parent}")
 
 
 def _keys(wanted: list[str] | None) -> tuple[str, ...]:

@@ -53,12 +53,12 @@ def loads_of(texts: Sequence[str | float]) -> tuple[float | None, ...]:
 
 
 def models_of(
-    *,
     runtime_spread: float = 0.0,
     told: bool = True,
     misstate: str | None = None,
     restart: str | None = None,
     checkpoint_every: str | None = None,
+    *,
     node_mtbf: str | None = None,
     node_repair: str = "4h",
 ) -> SimModels:
