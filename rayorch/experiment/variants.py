@@ -16,7 +16,9 @@ from rayorch.sim.models import stream
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
 
 BLOCK = 50
-"""Neighbouring jobs that are drawn together, so that bursts of like jobs stay bursts."""
+BLOCKS = 10
+"""Neighbouring jobs that are drawn together, so that bursts of like jobs stay bursts; of a short trace fewer, so that
+there are at least so many blocks."""
 
 
 class Resample(StrEnum):
@@ -45,7 +47,7 @@ def resampled(trace: Trace, how: Resample, seed: int) -> Trace:
 def _in_blocks(trace: Trace, seed: int) -> Trace:
     """Identities are `<place>.<id drawn>`, so that a job may come twice."""
     count = len(trace.jobs)
-    block = min(BLOCK, count)
+    block = max(1, min(BLOCK, count // BLOCKS))
     rng = stream(seed, "resample", "blocks")
     starts = rng.integers(0, count - block + 1, size=-(-count // block))
     drawn = (starts[:, None] + np.arange(block)[None, :]).ravel()[:count]
