@@ -17,7 +17,7 @@ from rayorch.core.bound_devices import observe_devices, seat_in
 from rayorch.core.changes import ChangeLog
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
-from rayorch.core.room import Room
+from rayorch.core.slot_books import SlotBooks
 from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, WorkloadSpec
 from rayorch.core.values import changed
 
@@ -50,6 +50,7 @@ class Allocations:
         self._attempts: dict[WorkloadId, set[int]] = {}
         self._on_node: dict[NodeId, set[Key]] = {}
         self._log: ChangeLog[Key] = ChangeLog(floor=version)
+        self._slots = SlotBooks()
 
     @property
     def version(self) -> int:
@@ -243,8 +244,7 @@ class Allocations:
             known = {id: nodes[id] for id in sorted(wanted) if id in nodes}
         else:
             known = {node.id: node for node in nodes if node.id in wanted}
-        there = sorted({key for id in wanted for key in self._on_node.get(id, ())})
-        room = Room.of(known.values(), (self._held[key] for key in there), now_s)
+        room = self._slots.room(known, now_s, self._holding)
         charged = []
         self._check_channels(workload, members)
         for member in _ordered(members):
@@ -259,6 +259,9 @@ class Allocations:
                 )
             charged.append(changed(seated, phase=MemberPhase.RESERVED, group_id=""))
         return tuple(charged)
+
+    def _holding(self, node: NodeId) -> list[Allocation]:
+        return [self._held[key] for key in sorted(self._on_node.get(node, ()))]
 
     def _check_channels(self, workload: WorkloadId, members: tuple[Member, ...]) -> None:
         """StalePlanError when somebody holds an NVLink channel that one of these seats is to get."""
@@ -296,6 +299,8 @@ class Allocations:
         key = (allocation.workload, allocation.attempt)
         if self._held.get(key) != allocation:
             self._unlist(key)
+            old = self._held.get(key)
+            self._slots.change(old.members if old is not None else (), allocation.members)
             self._held[key] = allocation
             self._attempts.setdefault(key[0], set()).add(key[1])
             for member in allocation.members:
@@ -305,7 +310,7 @@ class Allocations:
 
     def _drop(self, key: Key) -> None:
         self._unlist(key)
-        del self._held[key]
+        self._slots.change(self._held.pop(key).members, ())
         self._touch(key)
 
     def _unlist(self, key: Key) -> None:
