@@ -25,6 +25,14 @@ PARTS: Mapping[str, Callable[[Path], Mapping[str, float]]] = {
 """What is played, one after the other: each answers with its figures."""
 
 
+OFF: Mapping[str, tuple[str, Callable[[float], float]]] = {
+    "fifo_wait_off_s": ("fifo_wait_s", lambda value: abs(value - 79_522.35)),
+    "fifo_makespan_off_s": ("fifo_makespan_s", lambda value: abs(value - 5_944_538)),
+    "tiresias_w6_off": ("tiresias_w6_s", lambda value: abs(value / 3_469.69375 - 1)),
+}
+"""How far some of them are off what is published, which is what is bounded."""
+
+
 def main() -> int:
     """Play all of it; a part at a time is told as it is done."""
     given = arguments("fidelity", {}, {})
@@ -34,6 +42,7 @@ def main() -> int:
         found = part(data)
         say(f"{name}: " + ", ".join(f"{key} {value:.4f}" for key, value in found.items()))
         figures.update(found)
+    figures.update({key: off(figures[name]) for key, (name, off) in OFF.items() if name in figures})
     return report("fidelity", figures, given.check)
 
 

@@ -55,8 +55,6 @@ class Bound:
         return below and (self.at_least is None or value >= self.at_least)
 
     def __str__(self) -> str:
-        if self.at_least is not None and self.at_most is not None:
-            return f"{self.at_least:.10g} to {self.at_most:.10g} {self.unit}".rstrip()
         sign, limit = ("<=", self.at_most) if self.at_least is None else (">=", self.at_least)
         return f"{sign} {limit:g} {self.unit}".rstrip()
 
