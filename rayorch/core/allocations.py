@@ -91,8 +91,10 @@ class Allocations:
         now_s: float,
         deadline_s: float,
         gang: tuple[int, ...] = (0,),
+        made: str = "",
     ) -> Allocation:
-        """Charge an attempt's seats, all or none. `gang`: see `gang_of`.
+        """Charge an attempt's seats, all or none. `gang`: see `gang_of`. `made`: the id of the groups, where these are
+        there at once and nobody has to wait for them (in a world that is only played).
 
         The same seats again are nothing new. StalePlanError when they don't fit any more, when another reservation
         of this attempt exists, or when a former attempt of the workload still holds seats.
@@ -105,7 +107,7 @@ class Allocations:
         former = sorted(self._attempts.get(workload, ()))
         if former:
             raise StalePlanError(f"attempt {former[0]} of {workload} still holds seats")
-        charged = self._charge(workload, members, nodes, now_s)
+        charged = self._charge(workload, members, nodes, now_s, made)
         allocation = Allocation(workload, attempt, charged, now_s, deadline_s, "", gang)
         self._set(allocation)
         return allocation
@@ -234,9 +236,10 @@ class Allocations:
     # ------------------------------------------------------------ the books
 
     def _charge(
-        self, workload: WorkloadId, members: tuple[Member, ...], nodes: Nodes, now_s: float
+        self, workload: WorkloadId, members: tuple[Member, ...], nodes: Nodes, now_s: float, made: str = ""
     ) -> tuple[Member, ...]:
         """The members with the devices that they get, if all of them fit now."""
+        phase = MemberPhase.READY if made else MemberPhase.RESERVED
         if not members:
             raise StalePlanError(f"{workload}: a reservation without seats")
         wanted = {member.node for member in members}
@@ -257,7 +260,7 @@ class Allocations:
                 raise StalePlanError(
                     f"{workload}: its share of memory is another part of the GPUs of {member.node} now"
                 )
-            charged.append(changed(seated, phase=MemberPhase.RESERVED, group_id=""))
+            charged.append(changed(seated, phase=phase, group_id=made))
         return tuple(charged)
 
     def _holding(self, node: NodeId) -> list[Allocation]:

@@ -29,7 +29,7 @@ from rayorch.core.planning.place import expect, hold, place, promise
 from rayorch.core.planning.queue_gates import queue_gate, reopens_s
 from rayorch.core.planning.repair import breaking, keep_seats, return_seats, take_back_seats
 from rayorch.core.planning.rights import delay_left_s, delay_wait
-from rayorch.core.planning.scale import scale
+from rayorch.core.planning.scale import NOBODY_LISTENS, scale
 from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_for, start_inside
 from rayorch.core.planning.stale import retire
 from rayorch.core.planning.upgrade import keep_promises, upgrade
@@ -54,15 +54,18 @@ def plan(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> 
 
     `memory`: of the planner's last turn, so that this one costs what has changed since; the plan is the same without.
     """
+    memory = memory if memory is not None else Memory()
     try:
-        draft = seated(snapshot, profile, memory)  # 1 to 7
+        facts = memory.see(snapshot, profile)
+        if memory.nothing_to_decide(facts):
+            return Plan(snapshot.versions, snapshot.now_s, (NOBODY_LISTENS,))
+        draft = _seated(Draft.on(facts, memory))  # 1 to 7
         return_seats(draft)
         capacity = scale(draft)  # 8: whole gangs to make room for
         take_back_seats(draft)
         made = _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
     except BaseException:
-        if memory is not None:
-            memory.forget()
+        memory.forget()
         raise
     draft.release()
     return made
@@ -70,7 +73,11 @@ def plan(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> 
 
 def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
     """Stages 1 to 7: who gets which of the seats that there are."""
-    draft = Draft.of(snapshot, profile, memory)
+    return _seated(Draft.of(snapshot, profile, memory))
+
+
+def _seated(draft: Draft) -> Draft:
+    profile = draft.facts.profile
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
     keep_promises(draft)
@@ -232,6 +239,8 @@ def _evict(draft: Draft, claim: Claim) -> bool:
     """
     if draft.waiting.get(claim.queue, claim.priority) > claim.priority:
         return False
+    if not draft.facts.profile.preemption:
+        return False  # everybody is protected
     if delay_left_s(claim.workload, draft.facts.now_s):
         return False
     kind = draft.kind(claim)

@@ -154,6 +154,8 @@ class QueueBooks:
 
     def emptied(self) -> list[QueueId]:
         """Queues that were being deleted and hold nothing any more, innermost first."""
+        if not self._deleting:
+            return []
         gone = [id for id in self._deleting if not self.alive(id)]
         return sorted(gone, reverse=True)
 

@@ -426,7 +426,8 @@ class QueueTree(QueueCommands, CalendarTree):
         self._version += 1
 
     def _accept(self, workload: Workload, at_s: float) -> None:
-        opened = replace(workload, unmet=self._dependents.open_at_submission(workload, self._workloads))
+        unmet = self._dependents.open_at_submission(workload, self._workloads)
+        opened = replace(workload, unmet=unmet) if unmet else workload
         self._put(self._arrays.accept(opened) if opened.spec.array is not None else opened, at_s)
 
     def _advance(self, event: WorkloadEvent) -> None:

@@ -114,6 +114,8 @@ class ReservationBook:
 
     def over(self, now_s: float) -> tuple[ReservationDeleted, ...]:
         """Those that have been over for long enough."""
+        if not self.specs:
+            return ()
         ends = {id: over_since_s(spec, now_s) for id, spec in self.specs.items()}
         return tuple(
             ReservationDeleted(id, now_s) for id, end_s in ends.items() if end_s is not None and now_s > end_s + KEPT_S

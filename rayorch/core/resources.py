@@ -35,6 +35,9 @@ class Resources:
     @staticmethod
     def of_units(amounts: Mapping[str, int]) -> Resources:
         """Build from stored units (1/10000)."""
+        if len(amounts) == 1:
+            ((name, n),) = amounts.items()
+            return Resources(((name, n),) if n else ())
         return Resources(tuple(sorted((name, n) for name, n in amounts.items() if n != 0)))
 
     @staticmethod
@@ -116,6 +119,9 @@ def gpus_of_model(model: str, units: int) -> Resources:
 
 def total(parts: Iterable[Resources]) -> Resources:
     """The sum of many amounts."""
+    parts = tuple(parts)
+    if len(parts) == 1:
+        return parts[0]
     amounts: dict[str, int] = {}
     for part in parts:
         for name, n in part.items:

@@ -15,13 +15,16 @@ from rayorch.core.types import GPU, Allocation, Member, NodeHealth, NodeId, Node
 
 
 class Room:
-    """Free amounts per node. `copy` costs one dictionary; a copy and its origin don't see each other's changes."""
+    """Free amounts per node. `copy` costs nothing, and the first change after it, in either of the two, one dictionary;
+    a copy and its origin don't see each other's changes."""
 
-    __slots__ = ("_free_gpu_units", "_nodes", "_slots", "_usable")
+    __slots__ = ("_before", "_free_gpu_units", "_nodes", "_shared", "_slots", "_usable")
 
     def __init__(self, nodes: Mapping[NodeId, NodeSpec], slots: dict[NodeId, Slot], usable: frozenset[NodeId]) -> None:
         self._nodes = nodes
         self._slots = slots
+        self._shared = False  # whether a copy may read the same dictionary
+        self._before: dict[NodeId, Slot] | None = None  # what was there before a loan, of nodes that changed since
         self._usable = usable
         self._free_gpu_units = sum(max(0, slots[node].gpu_units) for node in usable)
 
@@ -49,7 +52,7 @@ class Room:
 
     def settle(self, id: NodeId, node: NodeSpec | None, members: Iterable[Member], now_s: float) -> None:
         """A node is another one than before (None: gone), with these members on it: its books are made anew."""
-        slots = self._slots
+        slots = self._own()
         before = self.gpu_units(id)
         nodes = dict(self._nodes) if not isinstance(self._nodes, dict) else self._nodes
         self._nodes = nodes
@@ -86,8 +89,10 @@ class Room:
     def copy(self) -> Room:
         """A Room of its own with the same amounts."""
         twin = object.__new__(Room)
-        twin._nodes, twin._slots, twin._usable = self._nodes, dict(self._slots), self._usable
+        self._shared = twin._shared = True
+        twin._nodes, twin._slots, twin._usable = self._nodes, self._slots, self._usable
         twin._free_gpu_units = self._free_gpu_units
+        twin._before = None
         return twin
 
     @property
@@ -183,8 +188,31 @@ class Room:
             rest -= named
         self._charge(node.id, rest, ())
 
+    @property
+    def has_nodes(self) -> bool:
+        """Whether it knows of any node."""
+        return bool(self._nodes)
+
+    def lend(self) -> Room:
+        """Itself, to be changed by somebody until `reclaim`."""
+        self._before = {}
+        return self
+
+    def reclaim(self) -> None:
+        """It is as it was when it was lent, and no copy that was made of it is read any more."""
+        before, self._before, self._shared = self._before, None, False
+        for node, slot in before.items() if before else ():
+            self._put(node, self._slots[node], slot)
+
+    def _own(self) -> dict[NodeId, Slot]:
+        if self._shared:
+            self._slots, self._shared = dict(self._slots), False
+        return self._slots
+
     def _put(self, node_id: NodeId, old: Slot, new: Slot) -> None:
-        self._slots[node_id] = new
+        if self._before is not None:
+            self._before.setdefault(node_id, old)
+        self._own()[node_id] = new
         if node_id in self._usable:
             self._free_gpu_units += max(0, new.gpu_units) - max(0, old.gpu_units)
 

@@ -182,10 +182,16 @@ class Draft:
     def of(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
         """Nothing decided yet. `memory`: what was worked out for the last snapshot, which is brought up to date."""
         memory = memory if memory is not None else Memory()
-        facts = memory.see(snapshot, profile)
-        now = Books(memory.room.copy(), memory.quota.copy())
+        return Draft.on(memory.see(snapshot, profile), memory)
+
+    @staticmethod
+    def on(facts: Facts, memory: Memory) -> Draft:
+        """The same, once the memory has seen the snapshot."""
+        now = Books(memory.room.lend() if memory.lends else memory.room.copy(), memory.quota.copy())
         prices = Prices(facts.nodes.values())
-        draft = Draft(facts, now, now, now.copy(), snapshot.what_if_budget, prices, memory)
+        # Who asks for no reasons needs what was free at first for reservations alone.
+        first = now if memory.lends and not facts.snapshot.reservations else now.copy()
+        draft = Draft(facts, now, now, first, facts.snapshot.what_if_budget, prices, memory)
         draft.leaving, draft.hopeless = list(facts.leaving), memory.hopeless
         for gone in facts.leaving:
             draft.part()

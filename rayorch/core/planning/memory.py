@@ -175,6 +175,8 @@ class Memory:
         if self._profile is not profile or snapshot.now_s < self._now_s:
             self.forget()
         self._profile, self._now_s = profile, snapshot.now_s
+        if self.lends:
+            self.room.reclaim()
         self._take_queues(snapshot)
         changed_nodes = self._take_nodes(snapshot)
         changed = self._take_work(snapshot)
@@ -188,6 +190,20 @@ class Memory:
             view.changed(self.dirty)
         self.dirty = set()
         return facts
+
+    def nothing_to_decide(self, facts: Facts) -> bool:
+        """Whether nobody waits, nobody who runs asks for anything or must end, and nothing is held for anyone.
+
+        A shortcut: with all stages the plan would be as empty.
+        """
+        docket, snapshot = self.docket, facts.snapshot
+        return (
+            snapshot.capacity.fixed
+            and not (self.fresh or len(docket) or docket.arrays)
+            and not (facts.uneasy or facts.asking or facts.growing or facts.joint or facts.saved)
+            and not (facts.leaving or facts.owed or facts.repairs or snapshot.reservations)
+            and not facts.profile.eviction.whole_node_worth_s
+        )
 
     def _take_queues(self, snapshot: Snapshot) -> None:
         if snapshot.queues == self._queues and snapshot.countables == self._countables:
@@ -246,11 +262,15 @@ class Memory:
             self.views.clear()
         if any(a is None or b is None or a.total != b.total for a, b in ((old.get(i), new.get(i)) for i in changed)):
             self._capacity = capacity_by_model(snapshot.nodes)
+        first = not (self._on_node or self.room.has_nodes)
+        if first:
+            self.room, self.idle = (Room.of(snapshot.nodes, (), snapshot.now_s) for _ in range(2))
         for id in sorted(changed):
             node = new.get(id)
             (self._troubled.add if troubles(node) else self._troubled.discard)(id)
-            self._settle(id, node, snapshot.now_s)
-            self.idle.settle(id, node, (), snapshot.now_s)
+            if not first:
+                self._settle(id, node, snapshot.now_s)
+                self.idle.settle(id, node, (), snapshot.now_s)
             if node is not None and node.blocked_until_s > 0:
                 self._blocked.add(id)
             else:

@@ -111,7 +111,6 @@ class TraceCluster:
         """What is known now."""
         before = self._versions
         queues = self.tree.changes_since(before.queues)
-        nodes = self.inventory.changes_since(before.inventory)
         books = self.books.changes_since(before.allocations)
         for gone in (*queues.forgotten, *queues.folded):
             self._workloads.drop(gone)
@@ -120,16 +119,18 @@ class TraceCluster:
                 self._workloads.drop(workload.spec.id)
             else:
                 self._workloads.put(workload.spec.id, workload)
-        for node in nodes.nodes:
-            self._nodes.put(node.id, node)
-        for id in nodes.removed:
-            self._nodes.drop(id)
+        if self.inventory.version != before.inventory:
+            nodes = self.inventory.changes_since(before.inventory)
+            for node in nodes.nodes:
+                self._nodes.put(node.id, node)
+            for id in nodes.removed:
+                self._nodes.drop(id)
         for allocation in books.allocations:
             self._allocations.put((allocation.workload, allocation.attempt), allocation)
         for key in books.removed:
             self._allocations.drop(key)
         self._queues = queues.queues if queues.queues is not None else self._queues
-        self._versions = Versions(queues.version, nodes.version, books.version)
+        self._versions = Versions(queues.version, self.inventory.version, books.version)
         self.history = self.history.changed(queues.history)
         return Snapshot(
             versions=self._versions,
@@ -190,9 +191,8 @@ class TraceCluster:
                 spec = self.tree.workloads[start.workload].spec
                 deadline_s = now_s + self.profile.start_deadline_s
                 gang = gang_of(spec, start.members)
-                books.reserve(
-                    start.workload, start.attempt, start.members, self.inventory.nodes, now_s, deadline_s, gang
-                )
+                id, attempt, made = start.workload, start.attempt, f"{start.workload}/{start.attempt}"
+                books.reserve(id, attempt, start.members, self.inventory.nodes, now_s, deadline_s, gang, made)
                 reserved.append(start)
             self.record(self.tree.commit_start(starts[0], versions, now_s, tuple(starts[1:])))
         except RayorchError:
@@ -200,7 +200,6 @@ class TraceCluster:
                 self._remove(start.workload, start.attempt, None)
             raise
         for start in starts:
-            self._make_groups(start.workload, start.attempt)
             held = books.allocations[start.workload, start.attempt]
             self.witness.started(self.tree.workloads[start.workload], held.members)
 
