@@ -14,32 +14,46 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups_there import holds_together
 from rayorch.core.planning.provision import Stock
 
-ROUNDS = 4
-"""Most times that everybody is seated anew: each time those that lose their place by it go first as well."""
+ROUNDS = 3
+"""Most times that everybody is seated anew for one of them: each time who loses his place by it goes first too."""
+
+MOST_TRIED = 4
+"""For how many of those that found no place, each of another shape, that is done."""
 
 Place = tuple[str, int]
 
 
 def reseated(draft: Draft, asking: Sequence[Claim], placeless: Sequence[Claim]) -> Stock | None:
-    """Books in which one more of `asking` has a place on what is there or coming, and nobody has lost his.
+    """Books in which more of `asking` have a place on what is there or coming, and nobody has lost his.
 
     None when there are none, as far as a few rounds show. `placeless`: those that found no place in their order.
     """
-    if not placeless:
-        return None
-    wanting = {claim.place for claim in placeless}
-    seated = {claim.place for claim in asking} - wanting
-    first = set(wanting)
+    without = {claim.place for claim in placeless}
+    order = {claim.place: number for number, claim in enumerate(asking)}
+    seated = [claim for claim in asking if claim.place not in without]
+    first: set[Place] = set()
+    best: Stock | None = None
+    for claim in list({claim.shape: claim for claim in reversed(placeless)}.values())[-MOST_TRIED:][::-1]:
+        everybody = sorted([*seated, claim], key=lambda claim: order[claim.place])
+        found = _with_all(draft, everybody, first | {claim.place})
+        if found is not None:
+            best, first = found
+            seated = everybody
+    return best
+
+
+def _with_all(draft: Draft, claims: Sequence[Claim], first: set[Place]) -> tuple[Stock, set[Place]] | None:
+    """Books in which all of them have a place, and who has to go first for that."""
+    wanted = {claim.place for claim in claims}
     for _ in range(ROUNDS):
         stock = _without_promises(draft)
-        turns = sorted(range(len(asking)), key=lambda n: (asking[n].place not in first, n))
-        found = {asking[n].place for n in turns if _seat(draft, stock, asking[n])}
-        lost = seated - found
+        turns = sorted(range(len(claims)), key=lambda n: (claims[n].place not in first, n))
+        lost = wanted - {claims[n].place for n in turns if _seat(draft, stock, claims[n])}
         if not lost:
-            return stock if found & wanting else None
+            return stock, first
         if lost <= first:
             return None
-        first |= lost
+        first = first | lost
     return None
 
 
