@@ -155,7 +155,11 @@ class AllocatorShell:
 
     @ray.method
     async def reserve_many(self, requests: tuple[Reservation, ...]) -> tuple[str, ...]:
-        """Each on its own, in this order; answers of each why it was refused, empty for what was entered."""
+        """Each on its own, in this order; answers of each why it was refused, empty for what was entered.
+
+        When the nodes can't be asked for, that is the answer of the first that needs them and of all after it: what was
+        entered before is kept, and nobody waits for the same call again.
+        """
         answers: list[str] = []
         for request in requests:
             try:
@@ -163,6 +167,10 @@ class AllocatorShell:
                 answers.append("")
             except StalePlanError as error:
                 answers.append(str(error))
+            except (ClusterError, ray.exceptions.RayError, TimeoutError) as error:
+                why = f"the nodes could not be asked for: {str(error) or type(error).__name__}"
+                answers += [why] * (len(requests) - len(answers))
+                break
         return tuple(answers)
 
     @ray.method

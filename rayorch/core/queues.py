@@ -59,6 +59,7 @@ from rayorch.core.renewals import Renewals
 from rayorch.core.reports import AttemptReport
 from rayorch.core.reservations import ReservationBook, check_use
 from rayorch.core.retention import Retention, to_forget
+from rayorch.core.service import held
 from rayorch.core.snapshot import Versions
 from rayorch.core.tree_state import QueueChanges as QueueChanges
 from rayorch.core.tree_state import TreeState as TreeState
@@ -75,7 +76,6 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
     charge_of,
-    total,
 )
 from rayorch.core.wellformed import check_moment, check_seconds, check_text
 
@@ -482,8 +482,8 @@ class QueueTree(QueueCommands, CalendarTree):
         before = old.placement if old is not None else ()
         self._books.put(old, workload, at_s)
         if before != workload.placement:
-            held = total(m.bundle for m in workload.placement) - total(m.bundle for m in before)
-            self._history.held(workload.spec.queue, workload.spec.owner, held, at_s, self._version + 1)
+            change = held(workload.placement) - held(before)
+            self._history.held(workload.spec.queue, workload.spec.owner, change, at_s, self._version + 1)
 
     def _queues_since(self, version: int) -> tuple[QueueSpec, ...] | None:
         """All queues, None when they have not changed since a reader had that version."""

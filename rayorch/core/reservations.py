@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.events import ReservationDeleted, ReservationSet
-from rayorch.core.gang_shape import TopologyRequest
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import MAX_UNITS, QueueId, Resources, WorkloadSpec, total
 from rayorch.core.wellformed import (
@@ -22,6 +21,7 @@ from rayorch.core.wellformed import (
     check_resources,
     check_seconds,
     check_text,
+    check_topology,
     check_whole,
 )
 
@@ -148,8 +148,7 @@ def check_reservation(spec: ReservationSpec) -> None:
     if not spec.bundle or any(units < 0 or units * spec.count > MAX_UNITS for _, units in spec.bundle):
         raise SpecError("bundle", f"must ask for something that can be counted, got {spec.bundle!r}")
     check_accelerators(spec.accelerators, "accelerators")
-    if not isinstance(spec.topology, TopologyRequest):
-        raise SpecError("topology", f"must be a TopologyRequest, got {spec.topology!r}")
+    check_topology(spec.topology, "topology")
     if not isinstance(spec.standing, bool):
         raise SpecError("standing", f"must be true or false, got {spec.standing!r}")
     if not isinstance(spec.owners, tuple) or len(spec.owners) > MAX_OWNERS:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rayorch.core.types import UNIT, Kind, State, Workload, total
+from collections.abc import Iterable
+
+from rayorch.core.sharing import counted
+from rayorch.core.types import UNIT, Kind, Member, Resources, State, Workload, total
 
 HELD = (State.RUNNING, State.STOPPING)
 
@@ -13,9 +16,14 @@ def eligible_s(workload: Workload) -> float:
     return workload.submitted_s if begin_s is None else max(workload.submitted_s, begin_s)
 
 
+def held(members: Iterable[Member]) -> Resources:
+    """What seats count for as use, as quota and ledger count it: a MIG instance is a part of a GPU."""
+    return counted(total(member.bundle for member in members))
+
+
 def gpus_held(workload: Workload) -> float:
     """GPUs of the current attempt's seats."""
-    return total(member.bundle for member in workload.placement).gpu_units / UNIT
+    return held(workload.placement).gpu_units / UNIT
 
 
 def attained_gpu_s(workload: Workload, now_s: float) -> float:

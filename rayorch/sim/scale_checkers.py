@@ -222,9 +222,9 @@ class _View:
             mine = {c.group for c in self.scale.changes if id in c.beneficiaries}
             new = coming | {n.id: 2 if group in mine else 3 for group, nodes in self.added for n in nodes}
             places = None
-            shuts = (closed | added, closed)  # of several models one that needs nothing added goes first
+            shuts = [closed | added, closed]  # of several models one that needs nothing added goes first
             if self.turn(id) == 0:  # who is promised seats may have been promised them before a head held the nodes
-                shuts = (closed | added, added, closed)
+                shuts = [closed | added, added, closed]
             for shut in shuts:
                 places = places or find(shape.loose, _search(room, topology, shut, new, shape.gpu_units))
             if places is not None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rayorch.actors import allocator
-from rayorch.actors.allocator import AllocatorSettings, AllocatorShell
+from rayorch.actors.allocator import AllocatorSettings, AllocatorShell, Reservation
+from rayorch.core.errors import ClusterError
 from rayorch.core.inventory import InventoryChanges
 from rayorch.core.payload import Payload
 from rayorch.core.queues import QueueChanges
@@ -124,3 +125,27 @@ async def test_what_replicas_use_does_not_look_like_room_that_is_still_to_come(m
         assert [made._settled(NodeId(n), used, {}) for n in ("n1", "n2", "gone")] == [True, False, True]
         made._books.release(APP, 1, (1,))
         assert not made._settled(NodeId("n1"), used, {})
+
+
+async def test_where_the_nodes_can_not_be_asked_for_what_was_entered_before_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    async def refresh(version: int) -> None:
+        asked.append(version)
+        made._nodes = {NodeId("n1"): node("n1")}
+        if version > 1:
+            raise ClusterError("nobody is there")
+
+    def reservation(id: str, version: int, gpu: float = 1) -> Reservation:
+        return Reservation(WorkloadId(id), 1, seats("n1", 1, gpu=gpu), 1e12, version)
+
+    async with shell(World(), monkeypatch) as made:
+        made._synced = True
+        monkeypatch.setattr(made, "_refresh_nodes", refresh)
+        many = (reservation("a", 1), reservation("b", 1, gpu=9), reservation("c", 2), reservation("d", 1))
+        first, second, third, fourth = await made.reserve_many(many)
+        assert first == "" and second and "nobody is there" in third and third == fourth
+        assert asked == [1, 1, 2]
+        assert [key[0] for key in made._books.allocations] == ["a"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rayorch.core.codec import decode, encode
 from rayorch.core.decisions import Plan, Start, WaitReason
 from rayorch.core.errors import AdmissionError, SpecError
+from rayorch.core.gang_shape import TopologyRequest
 from rayorch.core.planner import plan
 from rayorch.core.policy import ReservationKnobs
 from rayorch.core.queues import QueueTree
@@ -222,6 +223,8 @@ def test_one_that_is_over_is_removed_after_a_day() -> None:
         ("start_s", booked(start_s=float("nan"))),
         ("owners", booked(owners=["x"])),
         ("accelerators", booked(accelerators=("not a model!",))),
+        ("topology.required", booked(topology=TopologyRequest(required=7))),  # type: ignore[arg-type]
+        ("topology.balanced", booked(topology=TopologyRequest(balanced="yes"))),  # type: ignore[arg-type]
     ],
 )
 def test_nonsense_is_refused_with_the_field(field: str, spec: ReservationSpec) -> None:
