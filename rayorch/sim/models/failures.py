@@ -86,9 +86,9 @@ class Fault:
     announced_s: float = 0.0
 
     @property
-    def sort_key(self) -> tuple[float, str, tuple[NodeId, ...], int]:
-        """By time; ties end in the node and device."""
-        return (self.at_s, self.kind.value, self.nodes, -1 if self.device is None else self.device)
+    def sort_key(self) -> tuple[float, float, str, tuple[NodeId, ...], int]:
+        """By when it is known, then when it happens; ties end in the node and device."""
+        return (self.announced_s, self.at_s, self.kind.value, self.nodes, -1 if self.device is None else self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class FailureModel:
     misstated: Misstatement = TRUTH
 
     def draw(self, nodes: Sequence[NodeSpec], seed: int, until_s: float, from_s: float = 0.0) -> Iterator[Fault]:
-        """All faults that begin in [from_s, until_s), in order of time, drawn as they are asked for."""
+        """All faults that begin in [from_s, until_s), in the order in which they are known; drawn when asked for."""
         streams = [
             _faults(law, unit, members, device, seed, from_s, until_s)
             for law in self.laws
@@ -221,9 +221,9 @@ def _faults(
         at_s = now_s + law.between.draw(rng)
         if at_s >= until_s:
             return
+        announced_s = max(now_s, at_s - law.notice_s)  # not while it is away
         now_s = at_s + max(law.repair.draw(rng), SHORTEST_REPAIR_S)
         if at_s >= from_s:
-            announced_s = max(0.0, at_s - law.notice_s)
             yield Fault(at_s, law.kind, nodes, now_s, device, law.slowdown, announced_s)
 
 

@@ -82,6 +82,7 @@ class Faults:
     def happen(self, kind: Moment, number: int, now_s: float) -> Change:
         """A fault is announced, begins or is over."""
         if kind is Moment.NOTICE:
+            self._draw()  # they come in the order in which they are known, so that none is known too late
             return self._announce(self._faults[number])
         if kind is Moment.REPAIR:
             return self._repair(number, self._open.pop(number))
@@ -89,7 +90,8 @@ class Faults:
         self._open[number] = fault
         self._moments.put(fault.until_s, Moment.REPAIR, NOBODY, number)
         change = self._begin(number, fault)
-        self._draw()
+        if fault.announced_s >= fault.at_s:
+            self._draw()
         return change
 
     def abandoned(self, jobs: Mapping[WorkloadId, RunningJob]) -> list[RunningJob]:
