@@ -133,7 +133,8 @@ class Life:
         for held in sim.tree.reservations:
             sim.record(sim.tree.delete_reservation(held.id, sim.now_s))
         for live in sorted(sim.tree.workloads.values(), key=lambda w: w.id):
-            if not live.state.terminal and (live.spec.kind in (Kind.SERVE, Kind.GANG) or self._never_starts(live)):
+            endless = live.spec.kind in (Kind.SERVE, Kind.GANG) or bool(live.spec.reservation)
+            if not live.state.terminal and (endless or self._never_starts(live)):
                 sim.cancel(live.id)
         sim.run_to_quiet(900.0)
         self.check_promises()
@@ -143,7 +144,7 @@ class Life:
             return False
         partners = [w for w in self.sim.tree.workloads.values() if w.spec.joint is not None]
         ours = [w for w in partners if w.spec.joint == live.spec.joint and not w.state.terminal]
-        return bool(live.spec.reservation) or lacking(live, ours) > 0
+        return lacking(live, ours) > 0
 
     def check_promises(self) -> None:
         """4: what a user was told is accepted is known."""
