@@ -43,6 +43,7 @@ class OrderingSection(Model):
     las_promote: Weight | None = None
     gittins_delta_gpu_s: Weight | None = None
     rho_max: Amount | None = None
+    auction_fairness: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def to_knobs(self) -> dict[str, Knob]:
         """By the field names of OrderKnobs."""

@@ -122,7 +122,8 @@ class OrderKnobs:
     `las_thresholds_gpu_s`: attained service at which work goes one level down, rising; empty: learned. `las_promote`:
     back to the top after waiting this many times as long as it has run; 0: never.
     `gittins_delta_gpu_s`: the quantum of service that is looked ahead; 0: the best one.
-    `rho_max`: work whose finish-time fairness would be worse goes to the front of its priority.
+    `rho_max`: work whose finish-time fairness would be worse goes to the front of its priority. `auction_fairness`:
+    what part of the apps that wait does not bid, 0 to 1 (Themis' f): near 1 only the one that is farthest behind does.
     """
 
     strict_fifo: bool = False
@@ -145,6 +146,7 @@ class OrderKnobs:
     las_promote: float = 0.0
     gittins_delta_gpu_s: float = 0.0
     rho_max: float = 2.0
+    auction_fairness: float = 0.8
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""Least attained service on Philly: average completion times against first come first served and against first fit.
+
+    ratio_fifo     2D-LAS with thresholds learned from history over FIFO (a blocked head blocks its queue), average JCT
+    ratio_fjf      the same over Tiresias' fjf: first come, first served, and whoever fits goes ahead ("fit job first")
+    big_gang_wait  how long gangs of 64 GPUs and more wait with backfill, over how long with a plain reservation
+
+Each is the worst of all loads and slices. The 15 virtual clusters are queues whose shares are their parts of the
+GPU-time; what one leaves idle others borrow, and give back. Nobody is told how long anything takes. Load is offered
+GPU-seconds over capacity until the last job comes, reached by compressing arrivals. A start after a stop costs 60 s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.harness import arguments, report, say
+from benchmarks.played.traces import at_load, data_folder, nodes, shares, slice_of
+from rayorch.core.eviction import EvictionKnobs
+from rayorch.core.ordering import OrderKnobs
+from rayorch.core.policy import BackfillKnobs, Profile
+from rayorch.policies.default import DEFAULT
+from rayorch.policies.order import fifo, las
+from rayorch.sim.models import RestartCost, RestartModel, RuntimeModel, SimModels, Told
+from rayorch.sim.readers import philly
+from rayorch.sim.trace.outcome import JobRecord
+from rayorch.sim.trace.run import run
+
+GPUS_PER_NODE = 8
+BIG_GPUS = 64
+MODELS = SimModels(
+    runtime=RuntimeModel(told=Told.NOTHING), restart=RestartModel(default=RestartCost(60.0, interval_s=1800.0))
+)
+SLICES = ((80_500, 1_747), (79_000, 1_500), (78_000, 1_000))
+"""(first job, number) of the trace in order of time. Only the last days have gangs of 64 and more: nine in all."""
+
+LAS: Profile = replace(DEFAULT, name="las", order=las.key, eviction=EvictionKnobs(by_order=True))
+FIFO: Profile = replace(DEFAULT, name="fifo", order=fifo.key, ordering=OrderKnobs(strict_fifo=True))
+FJF: Profile = replace(DEFAULT, name="fjf", order=fifo.key, backfill=BackfillKnobs(hold=False))
+RESERVED: Profile = replace(DEFAULT, name="reservation", backfill=BackfillKnobs(heads=0))
+BACKFILLED: Profile = replace(DEFAULT, name="backfill")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one run: average completion time and average wait of large gangs [s] (0: there were none), stops, CPU [s]."""
+
+    jct_s: float
+    big_wait_s: float
+    preemptions: int
+    cpu_s: float
+
+
+def play(profile: Profile, first: int, count: int, load: float, node_count: int) -> Result:
+    """One profile on one slice at one load."""
+    trace = slice_of(philly.read(data_folder() / "philly" / "philly.csv.gz", GPUS_PER_NODE), first, count)
+    queues = shares(trace, node_count * GPUS_PER_NODE)
+    offered = at_load(trace, load, node_count * GPUS_PER_NODE)
+    made = run(offered, nodes(node_count, GPUS_PER_NODE), profile, queues=queues, models=MODELS)
+    found = Result(
+        _mean([_jct_s(record) for record in made.records]),
+        _mean([_wait_s(record) for record in made.records if record.gpus >= BIG_GPUS]),
+        sum(record.preemptions for record in made.records),
+        made.cpu_s,
+    )
+    say(
+        f"{profile.name:>12} load {load:g} slice {first}+{count}: JCT {found.jct_s:.0f} s, gangs of {BIG_GPUS} wait "
+        f"{found.big_wait_s:.0f} s, {found.preemptions} stops, {made.turns} turns, {found.cpu_s:.0f} s of CPU"
+    )
+    return found
+
+
+def _jct_s(record: JobRecord) -> float:
+    assert record.ended_s is not None, f"{record.id} has not ended"
+    return record.ended_s - record.submit_s
+
+
+def _wait_s(record: JobRecord) -> float:
+    assert record.started_s is not None, f"{record.id} has not started"
+    return record.started_s - record.submit_s
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def main() -> int:
+    """Run it; see the module's docstring."""
+    quick = {"slices": 1, "nodes": 32, "loads": 1}
+    args = arguments("las", quick, {"slices": 1, "nodes": 32, "loads": 3})
+    loads = (1.0, 0.8, 1.3)[: args.loads]
+    figures = {"ratio_fifo": 0.0, "ratio_fjf": 0.0, "big_gang_wait": 0.0}
+    for first, count in SLICES[: args.slices]:
+        for load in loads:
+            there = (first, count, load, args.nodes)
+            ours = play(LAS, *there)
+            figures["ratio_fifo"] = max(figures["ratio_fifo"], ours.jct_s / play(FIFO, *there).jct_s)
+            figures["ratio_fjf"] = max(figures["ratio_fjf"], ours.jct_s / play(FJF, *there).jct_s)
+            reserved, backfilled = play(RESERVED, *there), play(BACKFILLED, *there)
+            if reserved.big_wait_s > 0:
+                figures["big_gang_wait"] = max(figures["big_gang_wait"], backfilled.big_wait_s / reserved.big_wait_s)
+    return report("las", figures, args.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
