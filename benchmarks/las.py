@@ -32,7 +32,7 @@ BIG_GPUS = 64
 MODELS = SimModels(
     runtime=RuntimeModel(told=Told.NOTHING), restart=RestartModel(default=RestartCost(60.0, interval_s=1800.0))
 )
-SLICES = ((80_500, 1_747), (79_000, 1_500), (78_000, 1_000))
+SLICES = ((80_500, 800), (81_300, 947), (79_700, 800), (78_900, 800), (78_100, 800))
 """(first job, number) of the trace in order of time. Only the last days have gangs of 64 and more: nine in all."""
 
 LAS: Profile = replace(DEFAULT, name="las", order=las.key, eviction=EvictionKnobs(by_order=True))
@@ -87,8 +87,8 @@ def _mean(values: Sequence[float]) -> float:
 
 def main() -> int:
     """Run it; see the module's docstring."""
-    quick = {"slices": 1, "nodes": 32, "loads": 1}
-    args = arguments("las", quick, {"slices": 1, "nodes": 32, "loads": 3})
+    quick = {"slices": 1, "nodes": 16, "loads": 1}
+    args = arguments("las", quick, {"slices": 1, "nodes": 16, "loads": 3})
     loads = (1.0, 0.8, 1.3)[: args.loads]
     figures = {"ratio_fifo": 0.0, "ratio_fjf": 0.0, "big_gang_wait": 0.0}
     for first, count in SLICES[: args.slices]:

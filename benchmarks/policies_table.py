@@ -1,12 +1,12 @@
-"""What each policy wins and loses: the same jobs under each profile, against the default, on several slices of Philly.
+"""What each policy wins and loses: the same jobs under each profile, against the default, on slices of Philly.
 
-    default_best   the default's average completion time over the best other profile's that is not worse for large gangs,
-                   the worst of all loads (above 1: another one wins)
+    default_best   the default's average completion time over the best other profile's that is certainly better and not
+                   worse for large gangs, the worst of all loads (above 1: another one wins)
 
 A table for each load is printed to stderr: the geometric mean over the slices of each figure over the default's, with
 its 95 % interval (Student's t on logarithms, slices as samples). Below 1 is better. `jct`: average completion time;
-`slow`: average bounded slowdown (of at least a minute's work); `gang`: average wait of jobs of 8 GPUs and more; `stops`:
-how many runs were stopped, per hundred jobs (not a ratio). The world is that of `benchmarks.las`. Jobs of more than
+`slow`: average bounded slowdown (of at least a minute's work); `gang`: average wait of jobs of 8 GPUs and more;
+`stops`: runs that were stopped, per hundred jobs (not a ratio). The world is that of `benchmarks.las`. Jobs of more than
 8 hours or 16 GPUs are left out, so that a short slice is not the story of its one longest job.
 """
 
