@@ -6,7 +6,7 @@
 A table for each load is printed to stderr: the geometric mean over the slices of each figure over the default's, with
 its 95 % interval (Student's t on logarithms, slices as samples). Below 1 is better. `jct`: average completion time;
 `slow`: average bounded slowdown (of at least a minute's work); `gang`: average wait of jobs of 8 GPUs and more;
-`stops`: runs that were stopped, per hundred jobs (not a ratio). The world is that of `benchmarks.las`. Jobs of more than
+`stops`: stopped runs per hundred jobs (not a ratio). The world is that of `benchmarks.las`. Jobs of more than
 8 hours or 16 GPUs are left out, so that a short slice is not the story of its one longest job.
 """
 

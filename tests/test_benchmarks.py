@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import cycle, gang_start, harness, idle, kueue_perf, preempt, scale
+from benchmarks import cycle, gang_start, harness, idle, kueue_perf, policies_table, preempt, scale
 from benchmarks.harness import Bound, arguments, bounds, is_actor, percentile, report
+from benchmarks.played import traces
 from benchmarks.played.crowd import Crowd
+from rayorch.core.resources import Resources
+from rayorch.sim.trace.model import Ask, Trace, TraceJob
 
 BENCHMARKS = sorted(yaml.safe_load(harness.RANGES.read_text())["benchmarks"])
 
@@ -176,3 +179,17 @@ def test_a_generator_of_kueues_is_read_and_its_least_time_worked_out(tmp_path: P
     assert kueue_perf.least_s(queues, arrivals) == pytest.approx(max(1 + 120 / 20, 3 + 4))
     crossed = [replace(a, runtime_s=a.runtime_s * 2) for a in arrivals]
     assert kueue_perf.least_s(queues, crossed) == pytest.approx(0.5 + (240 + 2 * 0.2) / 20 if 0.5 + 12.02 > 13 else 13)
+
+
+def test_an_interval_holds_the_mean_and_shrinks_with_samples_that_agree() -> None:
+    middle, low, high = policies_table.interval([0.9, 1.0, 1.1])
+    assert low < middle < high and middle == pytest.approx((0.9 * 1.0 * 1.1) ** (1 / 3))
+    assert policies_table.interval([0.5, 0.5, 0.5]) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_a_trace_is_brought_to_a_load_and_queues_get_their_parts() -> None:
+    ask = Ask(1, Resources.of({"GPU": 2}))
+    jobs = tuple(TraceJob(f"j{n}", 100.0 * n, 50.0, ask, queue="ab"[n % 2]) for n in range(11))
+    trace = traces.at_load(traces.slice_of(Trace("t", jobs), 1, 10), 0.5, 8)
+    assert traces.offered_gpu_s(trace.jobs) / (8 * trace.jobs[-1].submit_s) == pytest.approx(0.5)
+    assert [(q.id, q.deserved.gpu_units) for q in traces.shares(trace, 7)] == [("a", 40_000), ("b", 30_000)]
