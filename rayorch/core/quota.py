@@ -75,6 +75,7 @@ class QuotaTree:
         "index",
         "order",
         "parents",
+        "parts",
         "ranked",
         "specs",
         "users",
@@ -91,6 +92,7 @@ class QuotaTree:
         self._blank: dict[str, Column] = {}
         self._named: dict[QueueId, tuple[str, ...]] = {}
         self._limited: dict[str, bool] = {}
+        self.parts: dict[Resources, Resources] = {}
         self._settles = any(spec.min_runtime_s > 0 for spec in self.order)
         self._down: dict[QueueId, tuple[QueueId, ...]] = {}
 
@@ -253,6 +255,16 @@ class Quota:
     def limited(self, amount: Resources) -> Limited:
         """The part of an amount that some queue of the tree limits or has a share of."""
         return tuple(item for item in amount.items if item[1] > 0 and self._tree.limits(item[0]))
+
+    def that_counts(self, amount: Resources) -> Resources:
+        """The part of an amount on which answers depend: what queues, users or countables limit. For books that nobody
+        asks what is in use."""
+        if self._tree.users or self._countables:
+            return amount
+        known = self._tree.parts.get(amount)
+        if known is None:
+            known = self._tree.parts[amount] = Resources(self.limited(amount))
+        return known
 
     def standing(self, queue: QueueId, limited: Limited) -> tuple[bool, bool, bool]:
         """Of an amount more of which this is the `limited` part: whether the queue is `capped` for it, whether it

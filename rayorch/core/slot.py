@@ -86,10 +86,11 @@ Scores = dict[str, tuple[float | int | str, ...] | None]
 class SlotState:
     """Of equal slots one object, where what follows from what is free is kept. It is never relied upon."""
 
-    __slots__ = ("_scores",)
+    __slots__ = ("_scores", "pieces")
 
     def __init__(self) -> None:
         self._scores: dict[Resources, tuple[object, Scores]] = {}
+        self.pieces: dict[tuple[tuple[str, int], ...], int] = {}
 
     def scores_for(self, bundle: Resources, memo: object) -> Scores:
         """The scores for a bundle so far, None where it does not fit. `memo`: what else they depend on, by identity."""
@@ -112,7 +113,7 @@ class Slot:
     amounts mean that more is held than the node has.
     """
 
-    __slots__ = ("_free", "_pieces", "_state", "amounts", "devices", "gpu_units", "layout", "left")
+    __slots__ = ("_free", "_state", "amounts", "devices", "gpu_units", "layout", "left")
 
     def __init__(self, amounts: dict[str, int], left: tuple[int, ...], layout: DeviceLayout) -> None:
         self.amounts = amounts
@@ -126,7 +127,6 @@ class Slot:
         self.devices = devices
         self.gpu_units = sum(devices)
         self._free: Resources | None = None
-        self._pieces: dict[tuple[tuple[str, int], ...], int] = {}
         self._state: SlotState | None = None
 
     @staticmethod
@@ -209,9 +209,10 @@ class Slot:
 
     def pieces(self, bundle: Resources) -> int:
         """How many such bundles it takes, one after the other; of empty ones, `ENDLESS`. Counted once."""
-        known = self._pieces.get(bundle.items)
+        pieces = (self._state or self.state).pieces
+        known = pieces.get(bundle.items)
         if known is None:
-            known = self._pieces[bundle.items] = self._count(bundle)
+            known = pieces[bundle.items] = self._count(bundle)
         return known
 
     def _count(self, bundle: Resources) -> int:

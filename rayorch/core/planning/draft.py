@@ -259,15 +259,14 @@ class Draft:
     def idle_search(self) -> Search:
         """Where something could start if all work ended: the nodes that are in use least first."""
         empty, soon = self.idle(), self.soon_search().view
-
-        def least_used_first(bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
-            return (self.in_use(node), *self.facts.score(bundle, node, slot))
-
-        view = self._view("idle", lambda: (empty,), least_used_first)
+        view = self._view("idle", lambda: (empty,), self._least_used_first)
         assert soon is not None
         return replace(
-            self.search(empty), score=least_used_first, view=view, domain_score=lambda domain: (-soon.units(domain),)
+            self.search(empty), score=view.score, view=view, domain_score=lambda domain: (-soon.units(domain),)
         )
+
+    def _least_used_first(self, bundle: Resources, node: NodeId, slot: Slot) -> SortKey:
+        return (self.in_use(node), *self.facts.score(bundle, node, slot))
 
     def in_use(self, node: NodeId) -> int:
         """GPU units of a node that will be in use when all that is leaving has left."""

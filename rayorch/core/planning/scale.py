@@ -72,7 +72,7 @@ def _asking(draft: Draft) -> list[Claim]:
             if not fits_quota(claim, quota):
                 rest.dropped = rest.claim is None  # those behind it ask for as much
                 continue
-            charge_quota(claim, claim.resources, quota)
+            charge_quota(claim, quota.that_counts(claim.resources), quota)
         found.append(claim)
     if walk is not None:
         walk.keep_all()

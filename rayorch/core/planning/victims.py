@@ -14,7 +14,7 @@ from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
 from rayorch.core.planning.rights import fenced_off, settling
 from rayorch.core.quota import Quota
-from rayorch.core.types import QueueId, QueueSpec, Resources, Workload, WorkloadId, charge_of
+from rayorch.core.types import Member, QueueId, QueueSpec, Resources, Workload, WorkloadId, charge_of
 
 MOST_DOUBLINGS = 40
 """Priorities may be a million apart; beyond this the more important work is as good as untouchable."""
@@ -242,11 +242,14 @@ def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[Workloa
         spare: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
         below = [queue for queue in draft.facts.live_in if queue == side or queue.startswith(f"{side}/")]
         for workload in (workload for queue in below for workload in draft.facts.live_in[queue]):
-            kept = draft.staying(workload.id)
-            parts = by_number(removable(workload.spec, kept))
-            extra = {part[0].surplus: charge_of(part).units(name) for part in parts}
-            rank = (-workload.spec.priority, workload.started_s or 0.0, workload.id)
-            gangs.append((rank, 0, sum(m.charge.units(name) for m in kept if m.surplus not in extra)))
+            spec = workload.spec
+            kept = draft.staying(spec.id)
+            rank = (-spec.priority, workload.started_s or 0.0, spec.id)
+            extra: dict[int, int] = {}
+            if spec.resizable:
+                extra = {part[0].surplus: _units(part, name) for part in by_number(removable(spec, kept))}
+                kept = tuple(m for m in kept if m.surplus not in extra)
+            gangs.append((rank, 0, _units(kept, name)))
             spare += [(rank, number, units) for number, units in extra.items()]
         left = draft.soon.quota.deserved(side).units(name)
         found: set[tuple[WorkloadId, int]] = set()
@@ -256,3 +259,15 @@ def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[Workloa
                 found.add((id, number))
         draft.borrowed[key] = frozenset(found)
     return draft.borrowed[key]
+
+
+def _units(members: tuple[Member, ...], name: str) -> int:
+    """What they count for of one resource; those that are alike are worked out once."""
+    units, each, like = 0, 0, None
+    for member in members:
+        if like is None or not (
+            member.bundle is like.bundle and member.model == like.model and member.countables is like.countables
+        ):
+            like, each = member, member.charge.units(name)
+        units += each
+    return units
