@@ -42,7 +42,6 @@ from rayorch.core.types import (
     Member,
     NodeId,
     QueueId,
-    QueueSpec,
     Resources,
     State,
     Workload,
@@ -97,7 +96,7 @@ class Draft:
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
     claims that wait for something else first. `failed`: (how it was tried, kind of claim), not tried again; `no_room`:
     (where, shape), not tried until room comes free. `verdicts`: what became of a kind of claim, for those behind it.
-    `charges`: how often quota was taken or given back so far. `prices`: of memory shares. `walk`: stage 4's.
+    `charged`: the log of queues whose quota was taken or given back. `prices`: of memory shares. `walk`: stage 4's.
     `timeline`: when what runs should end (made when needed). `asides`: what is set aside for active reservations,
     `reservations`: how each of them is..
     `kept`, `kept_seats`: what is charged for gangs for whom seats of their last attempt are held, and these seats;
@@ -149,7 +148,7 @@ class Draft:
     moves_of: dict[WorkloadId, tuple[Move, ...]] = field(default_factory=dict)
     lowest_priority: int | None = None
     ranked: dict[QueueId, list[tuple[SortKey, float, SortKey, Workload]]] = field(default_factory=dict)
-    over: dict[str, tuple[int, list[QueueSpec]]] = field(default_factory=dict)
+    over: dict[str, tuple[int, dict[QueueId | None, set[QueueId]]]] = field(default_factory=dict)
     heads: set[QueueId] = field(default_factory=set)
     waiting: dict[QueueId, int] = field(default_factory=dict)
     borrowed: dict[tuple[QueueId, str], frozenset[tuple[WorkloadId, int]]] = field(default_factory=dict)
@@ -161,7 +160,7 @@ class Draft:
     room_waits: dict[Shape, tuple[Wait, ...]] = field(default_factory=dict)
     waits: WaitBook = field(default_factory=WaitBook)
     estimates: dict[WorkloadId, float] = field(default_factory=dict)
-    charges: int = 0
+    charged: list[QueueId] = field(default_factory=list)
     kept: dict[WorkloadId, list[tuple[Room, NodeId, Resources, tuple[int, ...]]]] = field(default_factory=dict)
     together: dict[tuple[Shape, tuple[tuple[str, int], ...]], bool] = field(default_factory=dict)
     kept_seats: dict[WorkloadId, tuple[Member, ...]] = field(default_factory=dict)
@@ -329,7 +328,7 @@ class Draft:
         for part, ours in parts_of(claim, tuple(members)):
             for pair in books:
                 charge_quota(part, charge_of(ours), pair.quota)
-        self.charges += 1
+            self.charged.append(part.queue)
         self.touched.extend(nodes)
         return tuple(members)
 
@@ -423,7 +422,7 @@ class Draft:
         ends: bool,
     ) -> None:
         self.part()
-        self.charges += 1
+        self.charged.append(workload.spec.queue)
         self.soon.give(workload, members, ends)
         self.touched.extend(m.node for m in members)
         self._forget_moves(workload.id)

@@ -7,14 +7,14 @@ claim that is more important than the least important work that runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
 from rayorch.core.planning.rights import fenced_off, settling
 from rayorch.core.quota import Quota
-from rayorch.core.types import Member, QueueId, QueueSpec, Resources, Workload, WorkloadId, charge_of
+from rayorch.core.types import Member, QueueId, Resources, Workload, WorkloadId, charge_of
 
 MOST_DOUBLINGS = 40
 """Priorities may be a million apart; beyond this the more important work is as good as untouchable."""
@@ -146,24 +146,29 @@ def _sides(draft: Draft, claim: Claim, name: str, entitled: bool) -> list[QueueI
 
     `entitled`: only where the claim's side has a share of it.
     """
-    quota = draft.soon.quota
-    path = quota.path(claim.queue)
-    ours = {spec.parent: spec.id for spec in path}
-    return [
-        spec.id
-        for spec in _over(draft, name)
-        if (own := ours.get(spec.parent)) is not None and own != spec.id and (not entitled or quota.deserves(own, name))
-    ]
+    quota, over = draft.soon.quota, _over(draft, name)
+    found: list[QueueId] = []
+    for spec in quota.path(claim.queue):
+        if not entitled or quota.deserves(spec.id, name):
+            found += [side for side in over.get(spec.parent, ()) if side != spec.id]
+    return found
 
 
-def _over(draft: Draft, name: str) -> list[QueueSpec]:
-    """All queues that hold more than they deserve of a resource, as of the last change to quotas."""
-    known = draft.over.get(name)
-    if known is None or known[0] != draft.charges:
-        quota = draft.soon.quota
-        found = [spec for spec in draft.facts.snapshot.queues if quota.above_deserved(spec.id, (name,))]
-        known = draft.over[name] = (draft.charges, found)
-    return known[1]
+def _over(draft: Draft, name: str) -> Mapping[QueueId | None, set[QueueId]]:
+    """All queues that hold more than they deserve of a resource, by the queue above them, as of the last change."""
+    quota, log = draft.soon.quota, draft.charged
+    seen, found = draft.over.get(name, (0, {}))
+    if name not in draft.over:
+        due = draft.facts.snapshot.queues
+    else:
+        due = tuple({spec.id: spec for queue in log[seen:] for spec in quota.path(queue)}.values())
+    for spec in due:
+        if quota.above_deserved(spec.id, (name,)):
+            found.setdefault(spec.parent, set()).add(spec.id)
+        elif spec.parent in found:
+            found[spec.parent].discard(spec.id)
+    draft.over[name] = (len(log), found)
+    return found
 
 
 def _has_a_share(quota: Quota, queue: QueueId, amount: Resources) -> bool:

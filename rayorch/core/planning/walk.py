@@ -128,15 +128,15 @@ class Walk:
             heapq.heapify(queue.cursors)
             self._settle(queue)
             if queue.cursors:
-                heap.append((self._across(queue), queue.id, draft.charges))
+                heap.append((self._across(queue), queue.id, len(draft.charged)))
         heapq.heapify(heap)
         while heap:
             key, id, seen = heap[0]
             queue = self._queues[id]
-            if seen != draft.charges:
+            if seen != len(draft.charged):
                 fresh = self._across(queue)
                 if fresh > key:  # its queue has taken more since; others may go first now
-                    heapq.heapreplace(heap, (fresh, id, draft.charges))
+                    heapq.heapreplace(heap, (fresh, id, len(draft.charged)))
                     continue
             cursor = queue.cursors[0][2]
             if cursor.single is not None or not self._turned_away(queue, cursor):
@@ -145,7 +145,7 @@ class Walk:
                 yield request
             self._next(queue, cursor)
             if queue.cursors:
-                heapq.heapreplace(heap, (self._across(queue), id, draft.charges))
+                heapq.heapreplace(heap, (self._across(queue), id, len(draft.charged)))
             else:
                 heapq.heappop(heap)
 
