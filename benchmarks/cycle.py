@@ -12,7 +12,8 @@
 
 CPU time of the planning thread, which is the time on the clock where a core is free: it computes in one thread and
 waits for nothing. The first turn, which has to look at everything, is printed beside the rest. What is played is in
-`benchmarks/played/crowd.py`; `--profile` prints where the time of the steady turns goes.
+`benchmarks/played/crowd.py`; `--profile 1` prints where the time of the steady turns goes. `--table 1` prints in place of
+all that how a turn grows with nodes, with what waits and with queues, row by row as it stands in docs/speed.md.
 """
 
 from __future__ import annotations
@@ -41,6 +42,20 @@ from rayorch.policies.default import DEFAULT
 CHANGED = 0.01
 LARGE_TREE = (5, 5, 5)
 """Organisations, teams in each and projects in each of these, at the large size; at the small one it is three each."""
+
+
+GROWTH = (
+    (250, 2_500, (3, 3, 3)),
+    (1_000, 10_000, (3, 3, 3)),
+    (4_000, 40_000, (3, 3, 3)),
+    (10_000, 100_000, LARGE_TREE),
+    (1_000, 1_000, (3, 3, 3)),
+    (1_000, 40_000, (3, 3, 3)),
+    (1_000, 10_000, (1, 1, 27)),
+    (1_000, 10_000, (5, 5, 5)),
+    (1_000, 10_000, (10, 10, 10)),
+)
+"""(nodes, waiting, tree of queues) of the rows of the table."""
 
 
 @dataclass
@@ -101,6 +116,17 @@ def say_played(name: str, played: Played) -> None:
     )
 
 
+def table(turns: int) -> None:
+    """One row for each size: the first turn, the median of the others, and how many start in one of these."""
+    for nodes, pending, leaves in GROWTH:
+        crowd = Crowd.of(nodes, pending, leaves)
+        played = play(crowd, turns, int(len(crowd.workloads) * CHANGED / 3))
+        took, starts = percentile(played.took_s, 0.5) * 1000, percentile(played.starts, 0.5)
+        queues = f"{len(crowd.queues)} ({' x '.join(map(str, leaves))})"
+        row = (f"{nodes:,}", f"{pending:,}", queues, f"{played.first_s * 1000:,.0f}", f"{took:,.0f}", f"{starts:.0f}")
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
 def rate(mix: Mix, nodes: int, turns: int) -> float:
     """Starts a second of planning, where a tenth of what runs ends in each turn and as much waits as before."""
     crowd = Crowd.of(nodes, 10 * nodes, mix=mix)
@@ -133,7 +159,10 @@ def main() -> int:
     """Run and report."""
     quick = {"turns": 5, "large_turns": 2, "nodes": 200, "pending": 2_000, "large": 1_000, "rounds": 3, "cases": 20}
     usual = {"turns": 100, "large_turns": 8, "nodes": 1000, "pending": 10_000, "large": 10_000, "rounds": 12}
-    given = arguments("cycle", {**quick, "profile": 0}, {**usual, "cases": 200, "profile": 0})
+    given = arguments("cycle", {**quick, "profile": 0}, {**usual, "cases": 200, "profile": 0, "table": 0})
+    if given.table:
+        table(given.turns)
+        return 0
     profiler = cProfile.Profile() if given.profile else None
     crowd = Crowd.of(given.nodes, given.pending)
     total = len(crowd.workloads)
