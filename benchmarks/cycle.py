@@ -12,8 +12,8 @@
 
 CPU time of the planning thread, which is the time on the clock where a core is free: it computes in one thread and
 waits for nothing. The first turn, which has to look at everything, is printed beside the rest. What is played is in
-`benchmarks/played/crowd.py`; `--profile 1` prints where the time of the steady turns goes. `--table 1` prints in place of
-all that how a turn grows with nodes, with what waits and with queues, row by row as it stands in docs/speed.md.
+`benchmarks/played/crowd.py`; `--profile 1` prints where the time of the steady turns goes. `--table 1` prints in place
+of all that how a turn grows with nodes, with what waits and with queues, row by row as it stands in docs/speed.md.
 """
 
 from __future__ import annotations

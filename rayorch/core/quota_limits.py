@@ -104,7 +104,19 @@ class Column:
     what they reserve. `rooms`, `_marks`: answers that hold until the next charge.
     """
 
-    __slots__ = ("_marks", "borrowed", "held", "inner", "lent", "limits", "parents", "reserved", "rooms", "used")
+    __slots__ = (
+        "_bare",
+        "_marks",
+        "borrowed",
+        "held",
+        "inner",
+        "lent",
+        "limits",
+        "parents",
+        "reserved",
+        "rooms",
+        "used",
+    )
 
     def __init__(self, limits: Limits, parents: Sequence[int]) -> None:
         count = len(parents)
@@ -117,6 +129,7 @@ class Column:
         self.held = [0] * (count + 1)
         self.rooms: dict[int, int | None] = {}
         self._marks: dict[int, Marks] = {}
+        self._bare = not any(limits.named) and all(ceiling is None for ceiling in limits.ceiling)
         for i in range(count):
             if limits.named[i]:
                 self.lent[parents[i]] += limits.deserved[i]
@@ -127,7 +140,7 @@ class Column:
     def copy(self) -> Column:
         """A column of its own."""
         twin = object.__new__(Column)
-        twin.limits, twin.parents = self.limits, self.parents
+        twin.limits, twin.parents, twin._bare = self.limits, self.parents, self._bare
         twin.used, twin.inner, twin.reserved = self.used.copy(), self.inner.copy(), self.reserved.copy()
         twin.lent, twin.borrowed, twin.held = self.lent.copy(), self.borrowed.copy(), self.held.copy()
         twin.rooms, twin._marks = {}, {}
@@ -141,6 +154,8 @@ class Column:
         while node != TOP:
             self.used[node] += amount
             node = self.parents[node]
+        if self._bare:
+            return  # nobody limits it: that it is used is all there is to know
         self.inner[queue] += amount
         self._rise(queue, max(self.limits.keep[queue], self.inner[queue]) - self.reserved[queue])
 
