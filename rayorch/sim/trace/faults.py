@@ -18,12 +18,16 @@ NOBODY = WorkloadId("")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a fault, or its end, has changed. `paced`: whose work goes on at another rate; `broken`: whose has ended."""
+    """What a fault, or its end, has changed. `paced`: whose work goes on at another rate; `broken`: whose has ended.
+
+    `leave_by_s`: when the nodes will be taken away, where that was announced.
+    """
 
     nodes: tuple[NodeId, ...]
     capacity: int
     paced: tuple[WorkloadId, ...] = ()
     broken: tuple[WorkloadId, ...] = ()
+    leave_by_s: float | None = None
 
 
 class Faults:
@@ -110,7 +114,7 @@ class Faults:
             if id in nodes and nodes[id].health is NodeHealth.OK
         ]
         self._cluster.change_nodes((), come)
-        return Change(fault.nodes, self._capacity)
+        return Change(fault.nodes, self._capacity, leave_by_s=fault.at_s)
 
     def _begin(self, number: int, fault: Fault) -> Change:
         if fault.device is not None:

@@ -414,6 +414,8 @@ class _Loop:
         change = self._faults.happen(kind, number, now_s)
         diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
         diary.capacity = change.capacity
+        if change.leave_by_s is not None:
+            self._wakes.draining(change.leave_by_s)
         for id in change.paced:
             job = self._jobs.get(id)
             if job is not None and job.since_s is not None:

@@ -91,6 +91,13 @@ class Wakes:
             heapq.heappush(self._ranks, (at_s, id))
             self.at(at_s)
 
+    def draining(self, leave_by_s: float) -> None:
+        """What runs on such nodes is told to stop its grace, and the lease's margin, before they go (`heal`)."""
+        workloads = self._cluster.tree.workloads
+        live = [workloads[id] for id in sorted(self._cluster.tree.placements)]
+        for grace_s in sorted({workload.spec.grace_s for workload in live}):
+            self.at(leave_by_s - grace_s - self._cluster.planned.lease_margin_s)
+
     def requeued(self, workload: Workload) -> None:
         """It waits before its next attempt, and what was freed is another's for a while."""
         self.at(workload.not_before_s)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rayorch.core.types import NodeHealth, NodeId, State
 from rayorch.policies.default import DEFAULT
-from rayorch.sim.models import FailureModel, SimModels
+from rayorch.sim.models import FailureModel, RestartCost, RestartModel, SimModels
 from rayorch.sim.models.distributions import Fixed
 from rayorch.sim.models.failures import MARKET_LABEL, spot
 from rayorch.sim.trace.cluster import TraceCluster
@@ -35,6 +35,18 @@ def test_no_notice_is_late_where_many_overlap() -> None:
             lasted_s[change.nodes[0]] = now_s - known.pop(event.stamp)
             assert lasted_s[change.nodes[0]] <= NOTICE_S + 1e-6
     assert len(lasted_s) == len(SPOTS)
+
+
+def test_work_leaves_before_its_node_is_taken_back_and_loses_nothing() -> None:
+    made = trace(*(job(f"j{n}", 100.0 * n, 2_000.0, gpus=8) for n in range(12)))
+    hourly = RestartModel(default=RestartCost(interval_s=3_600.0))
+    for seed in range(4):
+        outcome = run(made, SPOTS, DEFAULT, models=SimModels(restart=hourly, failures=MODEL), seed=seed)
+        known = {(f.nodes[0], round(f.at_s, 6)): f for f in MODEL.draw(SPOTS, seed, 50_000.0)}
+        for record in outcome.records:
+            for stretch in record.runs:
+                fault = known.get((stretch.nodes[0], round(stretch.to_s, 6)))
+                assert fault is None or fault.at_s - max(fault.announced_s, stretch.from_s) < 40, record.id
 
 
 def test_work_on_spot_nodes_goes_on_elsewhere_or_later() -> None:
