@@ -5,9 +5,10 @@
     ratio_1024    for a gang of 1,024
 
 Slurm's time is that of the main scheduler's cycle that started the job; ours is that of `plan()`, which remembers the
-turns before. On both sides nothing else waits, and what was started before still runs. Rounds alternate who goes first;
-a ratio is that of the medians. Ratios are of CPU time: Slurm's of its scheduler's thread, ours of the planning thread,
-since on a machine that others use the time on the clock says how busy they were. Beside them are printed
+turns before. On both sides nothing else waits, and what was started before still runs. The sizes come one after the
+other, each with a decision that is not counted first; who goes first alternates; a ratio is that of the medians.
+Ratios are of CPU time: Slurm's of its scheduler's thread, ours of the planning thread, since on a machine that others
+use the time on the clock says how busy they were. Beside them are printed
 
     wall_ratio_N  the same on the clock, Slurm's as it measures it itself (`sdiag`)
     turn_ratio_N  CPU time of our whole turn: what has changed is read from the owners, planned, committed by the owners
@@ -59,7 +60,6 @@ class Ours:
         self._cluster = TraceCluster(from_words(f"{nodes}x{GPUS}").nodes, (QueueSpec(QUEUE),), DEFAULT)
         self._memory = Memory()
         self._count = 0
-        self.decide(1)  # the first turn has to look at every node
 
     def decide(self, members: int) -> Turn:
         """Submit a gang of whole nodes; what the turn takes that gives it its nodes."""
@@ -85,9 +85,9 @@ class Ours:
 def compare(theirs: Slurm, ours: Ours, rounds: int) -> dict[str, float]:
     """The ratios over rounds of one job of each size on either side."""
     taken: dict[int, list[tuple[Turn, Cycle]]] = {size: [] for size in SIZES}
-    theirs.decide(1, GPUS)  # as with ours, the first is not counted
-    for number in range(rounds):
-        for size in SIZES:
+    for size in SIZES:
+        ours.decide(size), theirs.decide(size, GPUS)  # not counted: ours looks at every node when a size is new to it
+        for number in range(rounds):
             if number % 2:
                 cycle = theirs.decide(size, GPUS)
                 taken[size].append((ours.decide(size), cycle))
@@ -111,12 +111,12 @@ def compare(theirs: Slurm, ours: Ours, rounds: int) -> dict[str, float]:
 
 def main() -> int:
     """Run and report."""
-    given = arguments(NAME, {"rounds": 2, "nodes": 2_500}, {"rounds": 5, "nodes": 10_000})
+    given = arguments(NAME, {"rounds": 1, "nodes": 2_500}, {"rounds": 5, "nodes": 10_000})
     if absent := missing():
         say(f"not measured: {', '.join(absent)} not found; on Debian: apt-get install slurmctld slurm-client")
         print(json.dumps({f"ratio_{size}": None for size in SIZES}), flush=True)
         return 0
-    needed = given.rounds * sum(SIZES) + 1
+    needed = (given.rounds + 1) * sum(SIZES)
     if needed > given.nodes:
         say(f"{given.rounds} rounds need {needed} nodes")
         return 2

@@ -176,8 +176,11 @@ class Room:
         slot = self._slots.get(node_id)
         if slot is None:
             return devices
-        chosen = devices or slot.choose(bundle)
-        self._put(node_id, slot, slot.minus(bundle, chosen))
+        if devices:
+            chosen, left = devices, slot.minus(bundle, devices)
+        else:
+            chosen, left = slot.taken(bundle)
+        self._put(node_id, slot, left)
         return chosen
 
     def _charge_foreign(self, node: NodeSpec) -> None:

@@ -21,18 +21,26 @@ CLIENTS = 48
 where the node does not say into how many replicas its devices are cut."""
 
 
+@lru_cache(maxsize=1024)
+def _places(indices: tuple[int, ...]) -> dict[int, int]:
+    """The position of each index; one table for all nodes whose devices are numbered alike."""
+    return {index: position for position, index in reversed(tuple(enumerate(indices)))}
+
+
 class DeviceLayout:
     """What never changes of a node's devices, by position.
 
     `indices`: Ray's index. `sizes`: memory [MiB], 1 where it is not known. `sized`: whether any is known. `profiles`:
-    of a MIG instance that is had by its profile only, empty for what counts as a GPU. `gpus`: which instance lies on
-    which GPU. `links`: the positions that each reaches by NVLink; None where it makes no difference which are taken.
+    of a MIG instance that is had by its profile only, empty for what counts as a GPU. `places`: the position of each
+    index. `gpus`: which instance lies on which GPU. `links`: the positions that each reaches by NVLink; None where it
+    makes no difference which are taken.
     """
 
-    __slots__ = ("exact", "gpus", "indices", "links", "profiles", "sick", "sized", "sizes")
+    __slots__ = ("exact", "gpus", "indices", "links", "places", "profiles", "sick", "sized", "sizes")
 
     def __init__(self, indices: tuple[int, ...], exact: bool = False) -> None:
         self.indices = indices
+        self.places = _places(indices)
         self.exact = exact
         self.sick: frozenset[int] = frozenset()
         self.sizes: tuple[int, ...] = (1,) * len(indices)
@@ -113,7 +121,7 @@ class Slot:
     amounts mean that more is held than the node has.
     """
 
-    __slots__ = ("_free", "_state", "amounts", "devices", "gpu_units", "layout", "left")
+    __slots__ = ("_free", "_state", "_taken", "amounts", "devices", "gpu_units", "layout", "left")
 
     def __init__(self, amounts: dict[str, int], left: tuple[int, ...], layout: DeviceLayout) -> None:
         self.amounts = amounts
@@ -128,6 +136,7 @@ class Slot:
         self.gpu_units = sum(devices)
         self._free: Resources | None = None
         self._state: SlotState | None = None
+        self._taken: tuple[Resources, tuple[int, ...], Slot] | None = None
 
     @staticmethod
     def empty(node: NodeSpec) -> Slot:
@@ -334,9 +343,21 @@ class Slot:
         return self._named(found)
 
     def _named(self, positions: Sequence[int]) -> tuple[int, ...]:
-        return tuple(self.indices[p] for p in positions)
+        indices = self.layout.indices
+        return tuple([indices[p] for p in positions])
 
     # ------------------------------------------------------------ charging
+
+    def taken(self, bundle: Resources) -> tuple[tuple[int, ...], Slot]:
+        """The devices that the bundle gets, and the slot after that.
+
+        The last answer is kept: a seat that was found in a trial is then taken in the books, from the very same slot.
+        """
+        last = self._taken
+        if last is None or (last[0] is not bundle and last[0] != bundle):
+            chosen = self.choose(bundle)
+            last = self._taken = (bundle, chosen, self.minus(bundle, chosen))
+        return last[1], last[2]
 
     def realised(self, bundle: Resources, devices: Sequence[int]) -> Resources:
         """The bundle with what its memory share comes to in GPUs on these devices; any other bundle as it is."""
@@ -361,15 +382,16 @@ class Slot:
         if not devices:
             return Slot(amounts, self.left, self.layout)
         sign, rest = (-1, -units) if units < 0 else (1, units)
-        indices, sizes = self.layout.indices, self.layout.sizes
+        layout = self.layout
+        places, sick, sizes = layout.places, layout.sick, layout.sizes
         left = list(self.left)
         for index in devices:
-            part = min(rest, UNIT)
+            part = rest if rest < UNIT else UNIT
             rest -= part
-            if index in indices and index not in self.layout.sick:
-                position = indices.index(index)
+            position = places.get(index)
+            if position is not None and index not in sick:
                 left[position] -= sign * part * sizes[position]
-        return Slot(amounts, tuple(left), self.layout)
+        return Slot(amounts, tuple(left), layout)
 
     def _minus_parts(self, bundle: Resources, devices: Sequence[int]) -> Slot:
         """The same of a bundle that may have parts of GPUs."""

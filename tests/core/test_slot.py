@@ -250,3 +250,14 @@ def test_no_device_is_above_its_capacity_and_what_comes_back_restores_it(
         slot = slot.minus(amount.times(-1), devices)
     assert slot.left == start.left
     assert slot.amounts == start.amounts
+
+
+def test_what_is_taken_of_a_slot_is_what_would_be_chosen_and_charged() -> None:
+    node = NodeSpec(NodeId("n"), "n", Resources.of({"GPU": 4, "CPU": 8}))
+    slot = Slot.empty(node)
+    for bundle in (Resources.of({"GPU": 2, "CPU": 1}), Resources.of({"GPU": 0.5}), Resources.of({"GPU": 2, "CPU": 1})):
+        devices, left = slot.taken(bundle)
+        again = slot.taken(Resources(bundle.items))
+        assert again[0] == devices == slot.choose(bundle) and again[1] is left
+        assert (left.left, left.amounts) == (slot.minus(bundle, devices).left, slot.minus(bundle, devices).amounts)
+        slot = left

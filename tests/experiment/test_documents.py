@@ -35,12 +35,12 @@ def test_the_quick_start_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         done = CliRunner().invoke(app, [*words[1:], "--jobs", "30"])
         assert done.exit_code == 0, done.stderr
     assert done.stdout.count("least-attained") == 1
-    assert len(list((tmp_path / "two-teams" / "runs").iterdir())) == 6
+    assert len(list((tmp_path / "two-teams" / "runs").iterdir())) == 10
 
 
 def test_the_python_of_the_quick_start_calls_what_there_is() -> None:
     found: dict[str, object] = {}
-    code = _quick_start("python").split("for group")[0].replace("range(3)", "(0,)").replace("[0.9]", "[0.4], jobs=30")
+    code = _quick_start("python").split("for group")[0].replace("range(5)", "(0,)").replace("[0.9]", "[0.4], jobs=30")
     exec(compile(code, "docs/simulate.md", "exec"), found)  # our own page
     report = found["report"]
     for name in re.findall(r"report\.(\w+)", PAGE):

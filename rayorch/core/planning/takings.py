@@ -96,5 +96,8 @@ def leaving_of(workload: Workload, allocation: Allocation) -> Leaving | None:
             ends=True,
         )
     stay = staying(allocation)
-    members = tuple(m for m in allocation.members if m not in stay)
-    return Leaving(workload.id, members, workload.release_by_s, workload.release_for) if members else None
+    if len(stay) == len(allocation.members):
+        return None
+    kept = {id(member) for member in stay}  # they are the allocation's own; to compare each with each is square
+    members = tuple(m for m in allocation.members if id(m) not in kept)
+    return Leaving(workload.id, members, workload.release_by_s, workload.release_for)
