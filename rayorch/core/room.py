@@ -201,6 +201,13 @@ class Room:
         self._before = {}
         return self
 
+    def before_loan(self) -> Room:
+        """A copy as it was when it was lent."""
+        twin = self.copy()
+        for node, slot in (self._before or {}).items():
+            twin._put(node, twin._slots[node], slot)
+        return twin
+
     def reclaim(self) -> None:
         """It is as it was when it was lent, and no copy that was made of it is read any more."""
         before, self._before, self._shared = self._before, None, False

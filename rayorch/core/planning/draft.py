@@ -86,7 +86,7 @@ class Books:
 class Draft:
     """What has been decided so far, and what has been found out on the way.
 
-    `first`: the books of `now` before anything was decided. `budget`: what-ifs left. `closed`: nodes held for a head
+    `was_first`: see `first`. `budget`: what-ifs left. `closed`: nodes held for a head
     of a queue; `until`: when it should start on them, where that is known; `heads`: the queues that have such a head.
     `protected`: whom no eviction may touch, and why; `fences`: those
     around a queue.
@@ -117,7 +117,7 @@ class Draft:
     facts: Facts
     now: Books
     soon: Books
-    first: Books
+    was_first: Books | None
     budget: int
     prices: Prices
     memory: Memory
@@ -188,8 +188,7 @@ class Draft:
         """The same, once the memory has seen the snapshot."""
         now = Books(memory.room.lend() if memory.lends else memory.room.copy(), memory.quota.copy())
         prices = Prices(facts.nodes.values())
-        # Who asks for no reasons needs what was free at first for reservations alone.
-        first = now if memory.lends and not facts.snapshot.reservations else now.copy()
+        first = None if memory.lends else now.copy()
         draft = Draft(facts, now, now, first, facts.snapshot.what_if_budget, prices, memory)
         draft.leaving, draft.hopeless = list(facts.leaving), memory.hopeless
         for gone in facts.leaving:
@@ -203,6 +202,13 @@ class Draft:
             draft.part()
             draft.soon.room = draft.soon.room.joined_by(facts.nodes[id] for id in facts.arriving)
         return draft
+
+    @property
+    def first(self) -> Books:
+        """The books of `now` before anything was decided; of a memory that lends, made when somebody asks."""
+        if self.was_first is None:
+            self.was_first = Books(self.memory.room.before_loan(), self.memory.quota)
+        return self.was_first
 
     def part(self) -> None:
         """From here on `soon` differs from `now`; until something leaves or is promised they are the same books."""

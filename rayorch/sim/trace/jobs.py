@@ -18,7 +18,7 @@ class RunningJob:
     `since_s`: up to when `worked_s` (work since its last start or checkpoint that was restored) is counted, None while
     it does not work; `rate`: work done in a second; `speed`: of that, what its seats make of it. `stamp` tells events
     that were scheduled for it from those that hold no more. `broken`: what it ran on is gone, or nothing of it can be
-    saved. `saved_s`: what of the work of the attempt that ends is saved.
+    saved. `saved_s`: what of the work of the attempt that ends is saved. `restarting`: it starts over and works not yet.
     """
 
     job: TraceJob
@@ -37,6 +37,7 @@ class RunningJob:
     speed: float = 1.0
     stamp: int = 0
     broken: bool = False
+    restarting: bool = False
     saved_s: float = 0.0
     started_s: float | None = None
     ended_s: float | None = None
@@ -71,6 +72,12 @@ class RunningJob:
             self.worked_s += (now_s - self.since_s) * self.rate
             self.since_s = now_s
 
+    def restarted(self, now_s: float) -> None:
+        """What it took to start over, so far, did no work."""
+        if self.restarting:
+            self.lost_gpu_s += (now_s - self.held_s) * self.held_gpus
+            self.restarting = False
+
     def pause(self, now_s: float) -> None:
         """It works no more in this attempt."""
         self.count(now_s)
@@ -79,7 +86,8 @@ class RunningJob:
     def release(self, now_s: float, saved_s: float) -> None:
         """Its attempt is over, and so much of the work that it did is saved."""
         self.pause(now_s)
-        self.lost_gpu_s += max(0.0, self.worked_s - saved_s) * self.held_gpus
+        self.restarted(now_s)
+        self.lost_gpu_s += max(0.0, self.worked_s - saved_s) / self.rate * self.held_gpus
         self.done_s += saved_s
         self._leave(now_s)
         self.attempt, self.worked_s, self.broken, self.nodes, self.held_gpus = 0, 0.0, False, (), 0.0

@@ -44,7 +44,7 @@ from rayorch.sim.trace.events import Moment, Moments
 from rayorch.sim.trace.faults import Faults
 from rayorch.sim.trace.jobs import RunningJob
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
-from rayorch.sim.trace.outcome import Outcome, Progress
+from rayorch.sim.trace.outcome import JobRecord, Outcome, Progress
 from rayorch.sim.trace.wakes import Wakes
 
 TOLD_EVERY = 2_000
@@ -132,7 +132,7 @@ class _Loop:
         self._memory = Memory(lends=True)
         self._moments = Moments()
         self._jobs: dict[WorkloadId, RunningJob] = {}
-        self._all: list[RunningJob] = []
+        self._all: list[RunningJob | JobRecord] = []
         self._next = 0
         self._live = 0
         self._ended: list[WorkloadId] = []
@@ -283,6 +283,7 @@ class _Loop:
         cluster = self._cluster
         if kind is Moment.READY:
             cluster.ready(job.id, job.attempt)
+            job.restarted(now_s)
             self._begin(job, now_s)
         elif kind is Moment.STOPPED:
             self._release(job, not job.broken)
@@ -330,6 +331,7 @@ class _Loop:
         if over:
             job.ended_s = now_s
             del self._jobs[job.id]
+            self._all[job.index] = job.record(now_s)
             self._done += 1
             self._ended.append(job.id)
             if len(self._ended) >= FORGOTTEN_AT_ONCE:
@@ -362,7 +364,7 @@ class _Loop:
             delay_s = job.cost.start_s
         elif job.cost.restart_s or job.cost.sigma:
             delay_s = self._models.restart.draw(job.job.name, stream(self._seed, "restarts", job.id, workload.attempt))
-            job.lost_gpu_s += delay_s * job.held_gpus
+            job.restarting = delay_s > 0
         if delay_s > 0:
             self._moments.put(now_s + delay_s, Moment.READY, job.id, job.stamp)
         else:
@@ -437,7 +439,7 @@ class _Loop:
             trace=self._trace.name,
             profile=self._cluster.profile.name,
             seed=self._seed,
-            records=tuple(job.record(now_s) for job in (*self._all, *never)),
+            records=tuple(j if isinstance(j, JobRecord) else j.record(now_s) for j in (*self._all, *never)),
             series=self._diary.series(),
             events=self._diary.events,
             turns=self._turns,
