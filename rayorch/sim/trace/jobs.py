@@ -18,7 +18,8 @@ class RunningJob:
     `since_s`: up to when `worked_s` (work since its last start or checkpoint that was restored) is counted, None while
     it does not work; `rate`: work done in a second; `speed`: of that, what its seats make of it. `stamp` tells events
     that were scheduled for it from those that hold no more. `broken`: what it ran on is gone, or nothing of it can be
-    saved. `saved_s`: what of the work of the attempt that ends is saved. `restarting`: it starts over and works not yet.
+    saved. `saved_s`: what of the work of the attempt that ends is saved. `restarting`: it does not
+    work yet.
     """
 
     job: TraceJob
