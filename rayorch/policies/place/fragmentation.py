@@ -7,9 +7,9 @@ that is locked to it, over its part of all capacity (demand for one of several m
 capacity). `PRICE` times that, in whole steps of the score, is taken off the score of its nodes. For work that may use
 one model only it changes nothing.
 
-Below `SLACK` a model costs nothing: enough of it is left in any case, and every step that is taken off only undoes
-what the gradient says. Steps are whole ones since the scores are: a part of one would decide between equal scores,
-all the time.
+Where no model is under more pressure than `SLACK` none has a price: enough of each is left in any case, and every
+step that is taken off undoes a part of what the gradient says. Steps are whole ones since the scores are: a part of
+one would decide between equal scores, all the time.
 
 Between nodes of equal score a share goes where the GPU is left with least, in steps of a twentieth of one; then ties
 end in the id, which keeps work together as first fit does.
@@ -25,10 +25,10 @@ from rayorch.core.policy import SortKey
 from rayorch.core.types import UNIT, Resources
 from rayorch.policies.place import best_fit, fgd
 
-PRICE = 15
+PRICE = 12
 """Steps of the score (of 100) at a pressure of 1: all of the model is needed by work that has no choice."""
 SLACK = 0.2
-"""The pressure below which a model costs nothing."""
+"""Where no model is under more pressure than that, none has a price."""
 STEP = UNIT // 20
 
 
@@ -51,8 +51,9 @@ def prices(view: PlacementView) -> dict[str, int]:
     """What is taken off the score of each model's nodes; worked out once for a view."""
     known = view.memo.get("prices")
     if known is None:
-        found = {model: math.floor(PRICE * x) if x >= SLACK else 0 for model, x in pressures(view).items()}
-        known = view.memo["prices"] = found
+        found = pressures(view)
+        scarce = max(found.values(), default=0.0) > SLACK
+        known = view.memo["prices"] = {model: math.floor(PRICE * x) * scarce for model, x in found.items()}
     return cast(dict[str, int], known)
 
 
