@@ -16,9 +16,13 @@ Key = tuple[WorkloadId, int]
 
 
 def seat_in(member: Member, nodes: Mapping[NodeId, NodeSpec], room: Room) -> Member:
-    """The member with the devices that it gets in `room`, which is charged; ValueError when it does not fit."""
-    devices = room.take(member.node, member.bundle)
+    """The member with the devices that it gets in `room`, which is charged; ValueError when it does not fit.
+
+    Where devices can be chosen it gets those that it was planned with, if they are still free.
+    """
     node = nodes.get(member.node)
+    wished = member.devices if node is not None and node.exact else ()
+    devices = room.take(member.node, member.bundle, wished)
     return replace(member, devices=devices, exact=bool(devices) and node is not None and node.exact)
 
 

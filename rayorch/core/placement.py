@@ -81,7 +81,8 @@ class PlacementView:
     """What a score may look at beside the bundle and the node; one object for as long as all of it is the same.
 
     `classes`: what is typically asked for. `capacity`: GPU units of each model on all nodes. `claim`: who asks, set
-    for scores by `ScoreBasis.CLAIM` alone. `memo`: for what a policy works out of the view once.
+    for scores by `ScoreBasis.CLAIM` alone. `memo`: for what a policy works out of the view once. `marks`: under which
+    scores are kept with what is free (`SlotState`).
     """
 
     classes: tuple[TaskClass, ...] = ()
@@ -89,6 +90,7 @@ class PlacementView:
     seed: int = 0
     claim: WorkloadId | None = None
     memo: dict[object, object] = field(default_factory=dict, repr=False)
+    marks: dict[object, object] = field(default_factory=dict, repr=False)
 
     def same(self, classes: tuple[TaskClass, ...], capacity: Mapping[str, int], seed: int) -> bool:
         """Whether it is the view of these."""

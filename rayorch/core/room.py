@@ -110,6 +110,16 @@ class Room:
         """What is free on a node that takes new members, device by device; KeyError for an unknown node."""
         return self._slots[node_id]
 
+    @property
+    def slots(self) -> Mapping[NodeId, Slot]:
+        """The same of all nodes, and of those that take nothing new."""
+        return self._slots
+
+    @property
+    def takers(self) -> frozenset[NodeId]:
+        """The nodes that take new members."""
+        return self._usable
+
     def usable(self, node_id: NodeId) -> bool:
         """Whether the node takes new members at all."""
         return node_id in self._usable
@@ -146,7 +156,7 @@ class Room:
         `wished`: the devices that it gets if they are free. The caller has asked `fits`; a bundle that does not fit is
         a bug and raises ValueError.
         """
-        if wished and self.retake(node_id, bundle, wished):
+        if wished and self._slots[node_id].sick.isdisjoint(wished) and self.retake(node_id, bundle, wished):
             return wished
         if not self.fits(node_id, bundle):
             raise ValueError(f"{bundle.to_floats()} does not fit on node {node_id}")

@@ -87,25 +87,14 @@ MOST_TRIED = 1_000
 """Fractions are counted one by one, up to this many on a node."""
 
 
-Scores = dict[str, tuple[float | int | str, ...] | None]
-"""By the model of the node's GPUs."""
-
-
 class SlotState:
-    """Of equal slots one object, where what follows from what is free is kept. It is never relied upon."""
+    """Of equal slots one object. `known`: what was worked out of it, by whoever brings a key of its own."""
 
-    __slots__ = ("_scores", "pieces")
+    __slots__ = ("known", "pieces")
 
     def __init__(self) -> None:
-        self._scores: dict[Resources, tuple[object, Scores]] = {}
+        self.known: dict[object, tuple[float | int | str, ...] | None] = {}
         self.pieces: dict[tuple[tuple[str, int], ...], int] = {}
-
-    def scores_for(self, bundle: Resources, memo: object) -> Scores:
-        """The scores for a bundle so far, None where it does not fit. `memo`: what else they depend on, by identity."""
-        known = self._scores.get(bundle)
-        if known is None or known[0] is not memo:
-            known = self._scores[bundle] = (memo, {})
-        return known[1]
 
 
 @lru_cache(maxsize=16_384)

@@ -24,9 +24,9 @@ class Domain:
 class Topology:
     """All domains by level. `levels` runs from the outermost level inwards and ends with "node".
 
-    `models`: the accelerator model of each node that has one (`NodeSpec.model`). `unknown`: the nodes without a value
-    of a level, for each level where there are any. `paths`: the domains that each node is in, as (level, name); that of
-    all nodes is ("", "").
+    `models`: the accelerator model of each node that has one (`NodeSpec.model`); `model_names`: each once, sorted.
+    `unknown`: the nodes without a value of a level, for each level where there are any. `paths`: the domains that each
+    node is in, as (level, name); that of all nodes is ("", "").
     """
 
     levels: tuple[str, ...]
@@ -35,6 +35,7 @@ class Topology:
     models: Mapping[NodeId, str] = field(default_factory=dict)
     unknown: Mapping[str, frozenset[NodeId]] = field(default_factory=dict)
     paths: Mapping[NodeId, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    model_names: tuple[str, ...] = ()
     _named: Mapping[tuple[str, str], Domain] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
@@ -71,7 +72,8 @@ class Topology:
             if len(known) < len(ids):
                 unknown[level] = frozenset(id for id in ids if id not in known)
         named = {(domain.level, domain.name): domain for group in domains.values() for domain in group}
-        return Topology((*levels, NODE_LEVEL), domains, ids, models, unknown, paths, named)
+        names = tuple(sorted(set(models.values())))
+        return Topology((*levels, NODE_LEVEL), domains, ids, models, unknown, paths, names, named)
 
     def at(self, level: str) -> tuple[Domain, ...]:
         """The domains of a level; none when no node has it."""

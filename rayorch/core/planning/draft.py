@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
-from rayorch.core.placement import ScoreBasis, score_basis
+from rayorch.core.placement import PlacementView, ScoreBasis, score_basis
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Shape, staying
@@ -109,9 +109,8 @@ class Draft:
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
     holds most of a resource in a queue. `blocking`: queues with strict order whose head did not start, and what those
-    behind it are told. `gpu_models`, `model_room`: those that there are, and what was free of each (made when
-    needed). `queue_gates`: what keeps all of a queue
-    waiting (of it, that which uses GPUs).
+    behind it are told. `model_room`: what was free of each GPU model (made when needed). `queue_gates`: what keeps all
+    of a queue waiting (of it, that which uses GPUs).
     """
 
     facts: Facts
@@ -170,11 +169,10 @@ class Draft:
     asides: dict[str, Aside] = field(default_factory=dict)
     reservations: dict[str, ReservationView] = field(default_factory=dict)
     blocking: dict[QueueId, tuple[Wait, ...]] = field(default_factory=dict)
-    gpu_models: tuple[str, ...] | None = None
     queue_gates: dict[tuple[QueueId, bool], tuple[Wait, ...]] = field(default_factory=dict)
     model_room: dict[str, int] | None = None
     released: bool = False
-    plain_score: tuple[NodeScore, object] | None = None
+    plain_score: tuple[NodeScore, PlacementView | None] | None = None
     shut: frozenset[NodeId] = frozenset()
 
     @staticmethod
@@ -245,7 +243,7 @@ class Draft:
         alone = len(claim.asks) == 1
         return replace(search, score=self.facts.score_for(claim.id), view=search.view if alone else None)
 
-    def _plain_score(self) -> tuple[NodeScore, object]:
+    def _plain_score(self) -> tuple[NodeScore, PlacementView | None]:
         """The profile's score as far as it does not depend on who asks; what it is kept under for equal nodes."""
         if self.plain_score is None:
             basis = score_basis(self.facts.profile.score)
@@ -277,7 +275,9 @@ class Draft:
         """GPU units of a node that will be in use when all that is leaving has left."""
         return self.idle().slot(node).gpu_units - self.soon.room.slot(node).gpu_units
 
-    def _view(self, name: str, rooms: Callable[[], tuple[Room, ...]], score: NodeScore, memo: object = None) -> View:
+    def _view(
+        self, name: str, rooms: Callable[[], tuple[Room, ...]], score: NodeScore, memo: PlacementView | None = None
+    ) -> View:
         view = self.views.get(name)
         if view is None:
             known = self.memory.views.get(name) if not self.released else None
@@ -373,9 +373,7 @@ class Draft:
 
     def narrowed(self, claim: Claim) -> Claim:
         """The claim on those GPU models that the limits of its queue leave it."""
-        if self.gpu_models is None:
-            self.gpu_models = tuple(sorted(set(self.facts.horizon.models.values())))
-        return narrowed(claim, self.gpu_models, *(books.quota for books in self.both))
+        return narrowed(claim, self.facts.horizon.model_names, *(books.quota for books in self.both))
 
     def kind(self, claim: Claim) -> ClaimKind:
         """What decides what becomes of a claim in this turn: its shape, its queue, what it counts for, whose it is."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Iterable, Sequence
 
+from rayorch.core.placement import PlacementView
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.sharing import uses_devices
@@ -49,7 +50,7 @@ class View:
         topology: Topology,
         score: NodeScore,
         log: Sequence[NodeId],
-        memo: object = None,
+        memo: PlacementView | None = None,
     ) -> None:
         """`rooms`: asked each time, since `soon` may part from `now`. `log`: nodes that changed in one of them.
 
@@ -85,7 +86,7 @@ class View:
         closed: Container[NodeId],
         score: NodeScore,
         log: Sequence[NodeId],
-        memo: object = None,
+        memo: PlacementView | None = None,
     ) -> None:
         """Another turn, with rooms and a log of its own; nodes that `changed` named are looked at again."""
         self.rooms, self.closed, self.score, self.log, self.memo = rooms, closed, score, log, memo
@@ -121,6 +122,13 @@ class View:
         self._bests.clear()
         for fit in self._fits.values():
             fit.rescore()
+
+    def mark(self, bundle: Resources, model: str) -> object:
+        """Under which scores of a bundle on nodes of a model are kept, for as long as `memo` is the same object."""
+        memo = self.memo
+        if memo is None:
+            return (bundle, model)
+        return memo.marks.setdefault((bundle, model), object())
 
     def best(self, bundle: Resources, models: tuple[str, ...], score: NodeScore | None = None) -> NodeId | None:
         """The best of all nodes for one seat, its GPUs on one of these models (none: any); None: no node takes it.
@@ -271,12 +279,13 @@ class Best:
     Where the view keeps scores by what is free, a node that is like one that was looked at costs a look into a table.
     """
 
-    __slots__ = ("_bundle", "_heap", "_models", "_scores", "_view", "seen", "seen_past", "used")
+    __slots__ = ("_bundle", "_heap", "_keys", "_models", "_scores", "_view", "seen", "seen_past", "used")
 
     def __init__(self, view: View, bundle: Resources, models: tuple[str, ...]) -> None:
         self._view = view
         self._bundle = bundle
         self._models = models
+        self._keys: dict[str, object] = {}  # under which scores are kept, by model; None: not of these models
         self._heap: list[tuple[SortKey, NodeId]] = []
         self._scores: dict[NodeId, SortKey] = {}
         self.seen, self.seen_past = len(view.log), len(view.past)
@@ -309,38 +318,42 @@ class Best:
         return None
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
-        view, bundle, scores = self._view, self._bundle, self._scores
-        closed, models, of_node = view.closed, self._models, view.topology.models
+        view, bundle, scores, heap = self._view, self._bundle, self._scores, self._heap
+        closed, of_node, kept, keys = view.closed, view.topology.models, view.memo is not None, self._keys
         rooms = view.rooms()
-        first, others, memo = rooms[0], rooms[1:], view.memo
-        fresh = not scores and not self._heap
+        slots, takers, others = rooms[0].slots, rooms[0].takers, rooms[1:]
+        fresh = not heap
         for node in nodes:
-            model = of_node.get(node, "")
-            key = None
-            if (not models or model in models) and node not in closed and first.usable(node):
-                slot = first.slot(node)
-                if memo is None:
-                    key = view.score(bundle, node, slot) if slot.fits(bundle) else None
+            score = None
+            if node in takers and node not in closed:
+                model = of_node.get(node, "")
+                if model in keys:
+                    mark = keys[model]
+                elif self._models and model not in self._models:
+                    mark = keys[model] = None
                 else:
-                    keys = slot.state.scores_for(bundle, memo)
-                    if model in keys:
-                        key = keys[model]
+                    mark = keys[model] = view.mark(bundle, model)
+                if mark is not None:
+                    slot = slots[node]
+                    known = slot.state.known if kept else {}
+                    if mark in known:
+                        score = known[mark]
                     else:
-                        key = keys[model] = view.score(bundle, node, slot) if slot.fits(bundle) else None
-                if key is not None and others and not all(room.fits(node, bundle) for room in others):
-                    key = None
+                        score = known[mark] = view.score(bundle, node, slot) if slot.fits(bundle) else None
+                    if score is not None and others and not all(room.fits(node, bundle) for room in others):
+                        score = None
             before = scores.get(node)
-            if key is None:
+            if score is None:
                 if before is not None:
                     del scores[node]
-            elif before is None or (key is not before and key != before):
-                scores[node] = key
+            elif score is not before and score != before:
+                scores[node] = score
                 if fresh:
-                    self._heap.append((key, node))
+                    heap.append((score, node))
                 else:
-                    heapq.heappush(self._heap, (key, node))
+                    heapq.heappush(heap, (score, node))
         if fresh:
-            heapq.heapify(self._heap)
+            heapq.heapify(heap)
 
 
 class Units:
