@@ -14,22 +14,23 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 
+from benchmarks.harness import say
+from benchmarks.played.traces import data_folder
 from rayorch.core.decisions import Start
 from rayorch.core.events import Forgotten
 from rayorch.core.fragmentation import typical
 from rayorch.core.placement import TaskClass
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
-from rayorch.core.policy import Profile
+from rayorch.core.policy import PlacementKnobs, Profile
 from rayorch.core.types import (
     MODEL_LABEL,
     UNIT,
@@ -44,6 +45,8 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
+from rayorch.policies.default import DEFAULT
+from rayorch.policies.place import at_random, fgd, weighted_best_fit
 from rayorch.sim.trace.cluster import TraceCluster
 
 LOAD = 1.3
@@ -59,12 +62,6 @@ LISTS = (
     *(f"gpuspec{part}" for part in ("05", "10", "20", "25", "33")),
     *(f"multigpu{part}" for part in (20, 30, 40, 50)),
 )
-
-
-def folder() -> Path:
-    """Where the data lies: $RAYORCH_DATA, else ../shared/data beside the project."""
-    given = os.environ.get("RAYORCH_DATA")
-    return Path(given) if given else Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class Pod:
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    with gzip.open(folder() / "openb" / f"{name}.csv.gz", "rt", encoding="utf-8", newline="") as file:
+    with gzip.open(data_folder() / "openb" / f"{name}.csv.gz", "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(io.StringIO(file.read())))
 
 
@@ -191,7 +188,7 @@ class Fill:
     """A cluster that is filled: one turn of the loop for each pod. No clock: a turn is a second.
 
     What decides is `plan()`, what checks and keeps the books are the owners' own classes. `turns_s`: CPU time of each
-    turn, submission, decision and commit, or dropping, together; `plans_s`: of `plan()` alone.
+    turn, submission, decision and commit, or dropping, together; `plans_s`: of the snapshot and `plan()` alone.
     """
 
     def __init__(self, scene: Scene, profile: Profile) -> None:
@@ -209,9 +206,8 @@ class Fill:
         cluster.now_s += 1.0
         began = time.thread_time()
         cluster.submit(spec)
-        seen = cluster.snapshot()
         asked = time.thread_time()
-        made = plan(seen, cluster.planned, self._memory)
+        made = plan(cluster.snapshot(), cluster.planned, self._memory)
         self.plans_s.append(time.thread_time() - asked)
         cluster.commit(made)
         start = next((decision for decision in made.decisions if isinstance(decision, Start)), None)
@@ -223,3 +219,118 @@ class Fill:
             cluster.record((Forgotten((spec.id,), cluster.now_s),))
         self.turns_s.append(time.thread_time() - began)
         return start
+
+    def arrive_together(self, first: int, pods: Sequence[Pod]) -> list[bool]:
+        """Several pods come at once and are served in their order; whether each starts.
+
+        The same comes of it as if they came one by one, if only the last of them may have several GPUs: what fails
+        keeps nothing from those behind it, but a head of several GPUs would be held nodes for the rest of its turn.
+        """
+        cluster = self.cluster
+        cluster.now_s += 1.0
+        began = time.thread_time()
+        specs = [spec_of(first + place, pod) for place, pod in enumerate(pods)]
+        for spec in specs:
+            cluster.submit(spec)
+        asked = time.thread_time()
+        made = plan(cluster.snapshot(), cluster.planned, self._memory)
+        self.plans_s.append(time.thread_time() - asked)
+        cluster.commit(made)
+        starts = {decision.workload: decision for decision in made.decisions if isinstance(decision, Start)}
+        for start in starts.values():
+            cluster.ready(start.workload, start.attempt)
+        dropped = tuple(spec.id for spec in specs if spec.id not in starts)
+        for id in dropped:
+            cluster.record(cluster.tree.cancel(id, "no room", cluster.now_s))
+        if dropped:
+            cluster.record((Forgotten(dropped, cluster.now_s),))
+        self.turns_s.append(time.thread_time() - began)
+        started = [spec.id in starts for spec in specs]
+        self.used += sum(pod.gpu_units for pod, starts_now in zip(pods, started, strict=True) if starts_now)
+        return started
+
+
+def filled(scene: Scene, profile: Profile, burst: int = 64) -> tuple[Fill, list[int]]:
+    """The cluster when all pods have come, and the GPU units that were allocated after each of them."""
+    fill, used, number = Fill(scene, profile), [], 0
+    pods = scene.pods
+    while number < len(pods):
+        end = number + 1
+        while end < len(pods) and end - number < burst and pods[end - 1].gpus < 2:
+            end += 1
+        before = fill.used
+        for pod, starts in zip(pods[number:end], fill.arrive_together(number, pods[number:end]), strict=True):
+            before += pod.gpu_units * starts
+            used.append(before)
+        number = end
+    return fill, used
+
+
+def allocation(scene: Scene, used: Sequence[int], loads: Sequence[int]) -> dict[int, float]:
+    """The allocated GPUs [% of capacity] at these loads [% of capacity that has arrived]."""
+    arrived = np.cumsum([pod.gpu_units for pod in scene.pods]) / scene.capacity * 100
+    shares = np.asarray(used) / scene.capacity * 100
+    found = {}
+    for load in loads:
+        at = np.rint(arrived) == load
+        found[load] = float(shares[at if at.any() else np.abs(arrived - load) <= 1].mean())
+    return found
+
+
+def large(pods: Sequence[Pod], seed: int, count: int) -> Scene:
+    """The pods of a list on so many nodes of 8 GPUs, of the models in their proportions."""
+    scene = Scene.of(pods, seed)
+    models = np.random.default_rng(seed).choice([row[4] for row in read_nodes()], count)
+    nodes = tuple(node_of("", (f"n{i:05d}", 128_000, 1_048_576, 8, str(model))) for i, model in enumerate(models))
+    return replace(scene, nodes=nodes, capacity=8 * UNIT * count)
+
+
+def profile_of(policy: ModuleType, scene: Scene, seed: int) -> Profile:
+    """The default profile with a placement policy; nobody is evicted or held room for long."""
+    return replace(
+        DEFAULT,
+        name=policy.__name__.rpartition(".")[2],
+        score=policy.score,
+        device=policy.device,
+        placement=PlacementKnobs(scene.classes, seed),
+        preemption=False,
+        models=replace(DEFAULT.models, by_score=True),
+    )
+
+
+def played(name: str, policy: ModuleType, seed: int, loads: Sequence[int] = (100, 130)) -> dict[int, float]:
+    """What a policy allocates of a list."""
+    scene = Scene.of(read_pods(name), seed)
+    return allocation(scene, filled(scene, profile_of(policy, scene, seed))[1], loads)
+
+
+def published() -> dict[tuple[str, int, str], float]:
+    """(list, load, policy) -> allocation [%], the means over the artifact's ten seeds."""
+    with (data_folder() / "fgd" / "summary.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            (row["workload"], int(row["arrived_percent"]), policy): float(value)
+            for row in csv.DictReader(file)
+            for policy, value in row.items()
+            if policy[:2].isdigit()
+        }
+
+
+FIDELITY_LISTS = ("default", "gpuspec33", "multigpu50", "gpushare100", "cpu250")
+PUBLISHED_AS = {"06-FGD": fgd, "05-BestFit": weighted_best_fit, "01-Random": at_random}
+"""The policies that are compared, by their names in the artifact's results."""
+
+
+def fidelity_figures(seeds: Sequence[int] = (42, 43, 44)) -> dict[str, float]:
+    """By how many points our runs are off the published ones, at most."""
+    theirs, worst = published(), 0.0
+    for name in FIDELITY_LISTS:
+        for label, policy in PUBLISHED_AS.items():
+            runs = [played(name, policy, seed) for seed in seeds]
+            for load in (100, 130):
+                ours = sum(run[load] for run in runs) / len(runs)
+                gap = ours - theirs[name, load, label]
+                say(
+                    f"{name} at {load} %: {label[3:]} {ours:.2f}, published {theirs[name, load, label]:.2f}, {gap:+.2f}"
+                )
+                worst = max(worst, abs(gap))
+    return {"worst_fgd_gap": worst}

@@ -11,13 +11,18 @@ import math
 from typing import cast
 
 from rayorch.core.fragmentation import Fragmentation
-from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
+from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, TaskClass, scored_by
 from rayorch.core.policy import SortKey
 from rayorch.core.types import CPU, UNIT, Resources
 from rayorch.policies.place import best_fit
 
+Gradient = tuple[int, int | None]
+"""(quantised score, position of the device that a share goes to)."""
+
 LEVELS = 100
 """Into how many steps the score is cut."""
+MOST_KNOWN = 200_000
+"""Gradients that are kept."""
 
 
 @scored_by(ScoreBasis.STATE)
@@ -33,26 +38,44 @@ def device(bundle: Resources, node: NodeView, view: PlacementView) -> int | None
     return found[1] if found is not None else None
 
 
-def gradient(bundle: Resources, node: NodeView, view: PlacementView) -> tuple[int, int | None] | None:
-    """(quantised score, device of a share); None where it can't be told. The bundle fits on the node."""
+def gradient(bundle: Resources, node: NodeView, view: PlacementView) -> Gradient | None:
+    """None where it can't be told. The bundle fits on the node."""
     if not view.classes or node.slot.layout.sized or any(name[3:4] == "-" for name, _ in bundle.items):
         return None
-    fragmentation = fragmentation_of(view)
-    devices, cpu, units = node.devices, node.slot.amounts.get(CPU, 0), bundle.gpu_units
-    before = fragmentation.of(node.model, cpu, tuple(sorted(devices)))
-    left = cpu - bundle.units(CPU)
-    if not 0 < units < UNIT:
-        after = fragmentation.of(node.model, left, tuple(sorted(_without(devices, units))))
-        return quantised(before - after, fragmentation.total), None
-    best, chosen, tried = -1, None, set[int]()
-    for position, free in enumerate(devices):
-        if free >= units and free not in tried:
-            tried.add(free)
-            rest = sorted((*devices[:position], free - units, *devices[position + 1 :]))
-            found = quantised(before - fragmentation.of(node.model, left, tuple(rest)), fragmentation.total)
-            if found > best:
-                best, chosen = found, position
-    return (best, chosen) if chosen is not None else None
+    gradients = gradients_of(view)
+    key = (node.model, node.slot.amounts.get(CPU, 0), node.devices, bundle.units(CPU), bundle.gpu_units)
+    if key not in gradients.known:
+        gradients.known[key] = gradients.of(*key)
+    return gradients.known[key]
+
+
+class Gradients:
+    """Gradients for what is typically asked for. `known`: those that were asked for, by all that they depend on."""
+
+    def __init__(self, classes: tuple[TaskClass, ...]) -> None:
+        self.fragmentation = Fragmentation(classes)
+        self.known: dict[tuple[str, int, tuple[int, ...], int, int], Gradient | None] = {}
+
+    def of(
+        self, model: str, cpu: int, devices: tuple[int, ...], cpus: int, units: int
+    ) -> tuple[int, int | None] | None:
+        """See `gradient`: so much is free, and so many CPUs and GPU units are taken."""
+        if len(self.known) > MOST_KNOWN:
+            self.known.clear()
+        fragmentation, left = self.fragmentation, cpu - cpus
+        before = fragmentation.of(model, cpu, tuple(sorted(devices)))
+        if not 0 < units < UNIT:
+            after = fragmentation.of(model, left, tuple(sorted(_without(devices, units))))
+            return quantised(before - after, fragmentation.total), None
+        best, chosen, tried = -1, None, set[int]()
+        for position, free in enumerate(devices):
+            if free >= units and free not in tried:
+                tried.add(free)
+                rest = sorted((*devices[:position], free - units, *devices[position + 1 :]))
+                found = quantised(before - fragmentation.of(model, left, tuple(rest)), fragmentation.total)
+                if found > best:
+                    best, chosen = found, position
+        return (best, chosen) if chosen is not None else None
 
 
 def quantised(change: int, total: int) -> int:
@@ -60,12 +83,12 @@ def quantised(change: int, total: int) -> int:
     return math.floor(LEVELS / (1.0 + math.exp(-change / (total * UNIT))))
 
 
-def fragmentation_of(view: PlacementView) -> Fragmentation:
-    """F_n for what is typically asked for, made once for a view."""
-    known = view.memo.get("fragmentation")
+def gradients_of(view: PlacementView) -> Gradients:
+    """Made once for a view."""
+    known = view.memo.get("gradients")
     if known is None:
-        known = view.memo["fragmentation"] = Fragmentation(view.classes)
-    return cast(Fragmentation, known)
+        known = view.memo["gradients"] = Gradients(view.classes)
+    return cast(Gradients, known)
 
 
 def _without(devices: tuple[int, ...], units: int) -> list[int]:

@@ -1,0 +1,109 @@
+"""Placement on the openb lists: ours beside FGD and best fit, in the protocol of FGD's paper, through the engine.
+
+    spec33_gain_100          points by which ours allocates more GPUs than FGD on gpuspec33 when 100 % have arrived
+    worst_gap_130            ours less FGD on the list where that is least, at 130 %
+    default_alloc_100        allocated GPUs [%] on the default list, at 100 %
+    unallocated_vs_bestfit   what ours leaves unallocated there, as a part of what best fit leaves
+    placements_per_cpu_s     pods a second of planning, in turns of up to 64 pods
+    p99_ms                   a pod of a kind that came before, alone in its turn: the turn's planning, 99th percentile
+    p50_ms_10k, cold_ms_10k  the same at 10,000 nodes of 8 GPUs: median, and the 99th percentile of pods of a new kind
+
+The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published). What is
+played is in `benchmarks/played/openb.py`; `--processes` plays several runs at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from types import ModuleType
+
+from benchmarks.harness import arguments, percentile, report, say
+from benchmarks.played.openb import LISTS, Fill, Scene, filled, large, played, profile_of, read_pods
+from rayorch.core.policy import Profile
+from rayorch.policies.place import fgd, fragmentation, weighted_best_fit
+
+FIRST_SEED = 42
+POLICIES: Mapping[str, ModuleType] = {"fgd": fgd, "ours": fragmentation, "best fit": weighted_best_fit}
+Run = tuple[str, str, int]
+"""(list, policy, seed)."""
+
+
+def play(run: Run) -> tuple[Run, dict[int, float]]:
+    """One run."""
+    name, policy, seed = run
+    return run, played(name, POLICIES[policy], seed)
+
+
+def allocations(seeds: int, processes: int) -> dict[tuple[str, str, int], float]:
+    """(list, policy, load) -> the mean over the seeds; printed list by list."""
+    numbers = range(FIRST_SEED, FIRST_SEED + seeds)
+    runs = [(name, policy, seed) for name in LISTS for policy in POLICIES for seed in numbers]
+    runs = [run for run in runs if run[1] != "best fit" or run[0] == "default"]
+    found: dict[tuple[str, str, int], list[float]] = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for (name, policy, seed), loads in pool.map(play, runs):
+            for load, share in loads.items():
+                found.setdefault((name, policy, load), []).append(share)
+            if seed == numbers[-1]:
+                means = ", ".join(f"{sum(found[name, policy, load]) / seeds:.2f} at {load} %" for load in loads)
+                say(f"{name:>12}: {policy} {means}")
+    return {key: sum(shares) / len(shares) for key, shares in found.items()}
+
+
+def speed(pods: int) -> dict[str, float]:
+    """How fast single pods and turns of many are planned, on the default list with ours."""
+    scene = Scene.of(read_pods("default"), FIRST_SEED)
+    profile = profile_of(fragmentation, scene, FIRST_SEED)
+    fill, used = filled(Scene(scene.nodes, scene.pods[:pods], scene.classes, scene.capacity), profile)
+    whole_s, planning_s = sum(fill.turns_s) / len(used), sum(fill.plans_s) / len(used)
+    say(f"a pod in turns of 64: {whole_s * 1e6:.0f} µs with submission and commit, {planning_s * 1e6:.0f} of planning")
+    warm, _ = alone(scene, profile, pods)
+    return {
+        "placements_per_cpu_s": len(used) / sum(fill.plans_s),
+        "p99_ms": percentile(warm, 0.99) * 1000,
+    }
+
+
+def alone(scene: Scene, profile: Profile, pods: int) -> tuple[list[float], list[float]]:
+    """(planning of pods of a kind that came before, of pods of a new kind) [s], each pod in a turn of its own.
+
+    Without the first turn, in which the planner sees the nodes for the first time (that is `cycle`'s first_s_10k_nodes).
+    """
+    fill = Fill(scene, profile)
+    seen, warm, cold = set(), list[float](), list[float]()
+    for number, pod in enumerate(scene.pods[:pods]):
+        fill.arrive(number, pod)
+        kind = (pod.bundle, pod.models)
+        (warm if kind in seen else cold).append(fill.plans_s[-1])
+        seen.add(kind)
+    say(f"first turn: {cold[0] * 1000:.0f} ms")
+    return warm, cold[1:]
+
+
+def speed_10k(pods: int) -> dict[str, float]:
+    """The same at 10,000 nodes."""
+    scene = large(read_pods("default"), FIRST_SEED, 10_000)
+    warm, cold = alone(scene, profile_of(fragmentation, scene, FIRST_SEED), pods)
+    say(f"10,000 nodes: {len(warm)} pods of known kinds, 99th percentile {percentile(warm, 0.99) * 1000:.1f} ms")
+    return {"p50_ms_10k": percentile(warm, 0.5) * 1000, "cold_ms_10k": percentile(cold, 0.99) * 1000}
+
+
+def main() -> int:
+    """Play all of it."""
+    given = arguments("fgd", {"seeds": 3, "pods": 4_000}, {"seeds": 10, "pods": 12_000, "processes": 2})
+    figures = {**speed(given.pods), **speed_10k(min(given.pods, 4_000))}
+    found = allocations(given.seeds, given.processes)
+    gaps = {name: found[name, "ours", 130] - found[name, "fgd", 130] for name in LISTS}
+    left = {policy: 100 - found["default", policy, 100] for policy in POLICIES}
+    figures["spec33_gain_100"] = found["gpuspec33", "ours", 100] - found["gpuspec33", "fgd", 100]
+    figures["worst_gap_130"] = min(gaps.values())
+    figures["default_alloc_100"] = found["default", "ours", 100]
+    figures["unallocated_vs_bestfit"] = left["ours"] / left["best fit"]
+    return report("fgd", figures, given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
