@@ -70,7 +70,7 @@ def speed(pods: int) -> dict[str, float]:
 def alone(scene: Scene, profile: Profile, pods: int) -> tuple[list[float], list[float]]:
     """(planning of pods of a kind that came before, of pods of a new kind) [s], each pod in a turn of its own.
 
-    Without the first turn, in which the planner sees the nodes for the first time (that is `cycle`'s first_s_10k_nodes).
+    Without the first turn, in which the planner sees the nodes for the first time (`cycle`: first_s_10k_nodes).
     """
     fill = Fill(scene, profile)
     seen, warm, cold = set(), list[float](), list[float]()
