@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.harness import arguments, report, say
-from benchmarks.played import philly, pollux, tiresias
+from benchmarks.played import openb, philly, pollux, tiresias
 from benchmarks.played.traces import data_folder
 
 PARTS: Mapping[str, Callable[[Path], Mapping[str, float]]] = {
+    "placement": lambda data: openb.fidelity_figures(),
     "fifo": philly.fifo_figures,
     "tiresias": lambda data: {
         "tiresias_w6_s": pollux.tiresias_w6_s(data),

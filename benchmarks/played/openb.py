@@ -11,6 +11,7 @@ The generator is ours, so a seed is not pod for pod that of the artifact.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
@@ -25,6 +26,7 @@ import numpy as np
 from benchmarks.harness import say
 from benchmarks.played.traces import data_folder
 from rayorch.core.decisions import Start
+from rayorch.core.errors import AdmissionError
 from rayorch.core.events import Forgotten
 from rayorch.core.fragmentation import typical
 from rayorch.core.placement import TaskClass
@@ -200,12 +202,26 @@ class Fill:
         """GPU units."""
         self._memory = Memory(lends=True)
 
+    def _submit(self, spec: WorkloadSpec) -> None:
+        """What no node could ever take is turned away at the door."""
+        with contextlib.suppress(AdmissionError):
+            self.cluster.submit(spec)
+
+    def _drop(self, ids: Sequence[WorkloadId]) -> None:
+        """Those of them that wait are gone."""
+        cluster = self.cluster
+        waiting = tuple(id for id in ids if id in cluster.tree.workloads)
+        for id in waiting:
+            cluster.record(cluster.tree.cancel(id, "no room", cluster.now_s))
+        if waiting:
+            cluster.record((Forgotten(waiting, cluster.now_s),))
+
     def arrive(self, number: int, pod: Pod) -> Start | None:
         """One pod comes: it starts, or it is dropped."""
         spec, cluster = spec_of(number, pod), self.cluster
         cluster.now_s += 1.0
         began = time.thread_time()
-        cluster.submit(spec)
+        self._submit(spec)
         asked = time.thread_time()
         made = plan(cluster.snapshot(), cluster.planned, self._memory)
         self.plans_s.append(time.thread_time() - asked)
@@ -215,8 +231,7 @@ class Fill:
             cluster.ready(start.workload, start.attempt)
             self.used += pod.gpu_units
         else:
-            cluster.record(cluster.tree.cancel(spec.id, "no room", cluster.now_s))
-            cluster.record((Forgotten((spec.id,), cluster.now_s),))
+            self._drop((spec.id,))
         self.turns_s.append(time.thread_time() - began)
         return start
 
@@ -231,7 +246,7 @@ class Fill:
         began = time.thread_time()
         specs = [spec_of(first + place, pod) for place, pod in enumerate(pods)]
         for spec in specs:
-            cluster.submit(spec)
+            self._submit(spec)
         asked = time.thread_time()
         made = plan(cluster.snapshot(), cluster.planned, self._memory)
         self.plans_s.append(time.thread_time() - asked)
@@ -239,11 +254,7 @@ class Fill:
         starts = {decision.workload: decision for decision in made.decisions if isinstance(decision, Start)}
         for start in starts.values():
             cluster.ready(start.workload, start.attempt)
-        dropped = tuple(spec.id for spec in specs if spec.id not in starts)
-        for id in dropped:
-            cluster.record(cluster.tree.cancel(id, "no room", cluster.now_s))
-        if dropped:
-            cluster.record((Forgotten(dropped, cluster.now_s),))
+        self._drop([spec.id for spec in specs if spec.id not in starts])
         self.turns_s.append(time.thread_time() - began)
         started = [spec.id in starts for spec in specs]
         self.used += sum(pod.gpu_units for pod, starts_now in zip(pods, started, strict=True) if starts_now)

@@ -322,7 +322,7 @@ class Draft:
         members: list[Member] = []
         paths, channels = self.facts.horizon.paths, self._channels(claim, nodes)
         for position, (ask, node) in enumerate(zip(claim.asks, nodes, strict=True)):
-            wished = self._wished(ask.bundle, node, books[0]) if len(nodes) == 1 else ()
+            wished = self._wished(claim, ask.bundle, node, books[0]) if len(nodes) == 1 else ()
             devices = [pair.room.take(node, ask.bundle, wished) for pair in books]
             member = ask.on(node, devices[0], self.facts.horizon.models.get(node, ""))
             if len(paths[node]) > 2 or position in channels:  # it has more than the level of all and its own
@@ -338,13 +338,13 @@ class Draft:
         self.touched.extend(nodes)
         return tuple(members)
 
-    def _wished(self, bundle: Resources, node: NodeId, books: Books) -> tuple[int, ...]:
+    def _wished(self, claim: Claim, bundle: Resources, node: NodeId, books: Books) -> tuple[int, ...]:
         """The device that the profile wishes a share of a GPU on, where devices can be chosen; none: any."""
         device = self.facts.profile.device
         slot = books.room.slot(node)
         if not slot.layout.exact or not 0 < bundle.gpu_units < UNIT:
             return ()
-        position = device(bundle, self.facts.node_view(node, slot), self.facts.placement)
+        position = device(bundle, self.facts.node_view(node, slot), self.facts.placement_for(claim.id))
         return () if position is None else (slot.indices[position],)
 
     def _channels(self, claim: Claim, nodes: tuple[NodeId, ...]) -> Mapping[int, Channel]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import GroupName
+from rayorch.core.placement import ScoreBasis, score_basis
 from rayorch.core.planning.arrivals import Standing
 from rayorch.core.planning.index import NodeScore
 from rayorch.core.planning.takings import Leaving
@@ -88,8 +89,13 @@ class Facts:
 
     def score_for(self, claim: WorkloadId) -> NodeScore:
         """The same for one who asks."""
-        asked = replace(self.placement, claim=claim)
+        asked = self.placement_for(claim)
         return lambda bundle, node, slot: self.profile.score(bundle, self.node_view(node, slot), asked)
+
+    def placement_for(self, claim: WorkloadId) -> PlacementView:
+        """What scores may look at for one who asks, where the profile's depend on that."""
+        by_claim = score_basis(self.profile.score) is ScoreBasis.CLAIM
+        return replace(self.placement, claim=claim) if by_claim else self.placement
 
     def node_view(self, node: NodeId, slot: Slot) -> NodeView:
         """A node of which so much is free, as policies see it."""
