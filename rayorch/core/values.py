@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
-_COPIERS: dict[type, Callable[[Any], Any]] = {}
+_COPIERS: dict[type, Callable[[object], object]] = {}
 
 
 def changed(value: T, **fields: object) -> T:
@@ -34,14 +34,14 @@ def changed(value: T, **fields: object) -> T:
     return cast(T, new)
 
 
-def _copier(cls: type[Any]) -> Callable[[Any], Any]:
+def _copier(cls: type) -> Callable[[object], object]:
     """What makes an object with the same values that can still be changed."""
     fields = dataclasses.fields(cls)
     names = [field.name for field in fields]
     frozen_slots = "__slots__" in vars(cls) and not hasattr(cls, "__post_init__")
     if not frozen_slots or any(not field.init or field.kw_only for field in fields):
         raise TypeError(f"{cls.__name__} is not made of slots that are all given when it is made")
-    namespace: dict[str, Any] = {"Open": type(f"Open{cls.__name__}", (), {"__slots__": tuple(names)})}
+    namespace: dict[str, object] = {"Open": type(f"Open{cls.__name__}", (), {"__slots__": tuple(names)})}
     lines = ["def copy(old):", " new = Open()", *(f" new.{name} = old.{name}" for name in names), " return new"]
     exec("\n".join(lines), namespace)  # as dataclasses makes its own methods; the names are those of the fields
-    return cast("Callable[[Any], Any]", namespace["copy"])
+    return cast("Callable[[object], object]", namespace["copy"])

@@ -43,6 +43,7 @@ from rayorch.sim.faults import (
     Again,
     CallSite,
     Cancel,
+    Died,
     Fault,
     Faults,
     Kill,
@@ -65,14 +66,6 @@ from rayorch.sim.world import SimWorld
 T = TypeVar("T")
 
 Decide = Callable[[Snapshot, Profile], Plan]
-
-
-class Died(Exception):
-    """An actor was killed while it was doing something."""
-
-    def __init__(self, actor: Actor) -> None:
-        super().__init__(actor.value)
-        self.actor = actor
 
 
 class SimCluster:

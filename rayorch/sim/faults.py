@@ -28,6 +28,14 @@ class Actor(StrEnum):
     PROVIDER = "provider"
 
 
+class Died(Exception):
+    """An actor was killed while it was doing something."""
+
+    def __init__(self, actor: Actor) -> None:
+        super().__init__(actor.value)
+        self.actor = actor
+
+
 OWNERS = (Actor.QUEUES, Actor.INVENTORY, Actor.ALLOCATOR, Actor.CONTROLLER)
 
 
