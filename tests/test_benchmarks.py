@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import cycle, gang_start, harness, idle, kueue_perf, policies_table, preempt, scale
+from benchmarks import cycle, gang_start, harness, idle, kueue_perf, latency_vs_slurm, policies_table, preempt, scale
 from benchmarks.harness import Bound, arguments, bounds, is_actor, percentile, report
 from benchmarks.played import traces
 from benchmarks.played.crowd import Crowd
@@ -193,3 +193,22 @@ def test_a_trace_is_brought_to_a_load_and_queues_get_their_parts() -> None:
     trace = traces.at_load(traces.slice_of(Trace("t", jobs), 1, 10), 0.5, 8)
     assert traces.offered_gpu_s(trace.jobs) / (8 * trace.jobs[-1].submit_s) == pytest.approx(0.5)
     assert [(q.id, q.deserved.gpu_units) for q in traces.shares(trace, 7)] == [("a", 40_000), ("b", 30_000)]
+
+
+def test_without_slurm_there_is_nothing_to_compare_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(latency_vs_slurm, "missing", lambda: ("slurmctld",))
+    monkeypatch.setattr("sys.argv", ["latency_vs_slurm"])
+    assert latency_vs_slurm.main() == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out.splitlines()[-1]) == {"ratio_1": None, "ratio_128": None, "ratio_1024": None}
+    assert "slurmctld not found" in printed.err
+
+
+def test_our_side_of_the_comparison_with_slurm_starts_what_it_is_asked() -> None:
+    ours = latency_vs_slurm.Ours(12)
+    turns = [ours.decide(members) for members in (1, 4, 7)]
+    assert all(turn.turn_cpu_s > turn.cpu_s > 0 for turn in turns)
+    with pytest.raises(AssertionError, match="a gang of 1 nodes did not start"):
+        ours.decide(1)
