@@ -20,6 +20,7 @@ from rayorch.core.types import (
     Kind,
     Member,
     MemberPhase,
+    NodeHealth,
     NodeId,
     NodeSpec,
     Resources,
@@ -113,13 +114,19 @@ def adopt_world(
             if allocation is not None:
                 candidates.append(allocation)
     known = {node.id: node for node in nodes}
-    room = Room.of(known.values(), [replace(a, members=_seated(a)) for a in candidates], now_s)
+    room = Room.of(map(_open, known.values()), [replace(a, members=_seated(a)) for a in candidates], now_s)
     adopt = [kept for a in candidates if (kept := _with_room(a, workloads[a.workload], known, room)) is not None]
     adopted = {(a.workload, a.attempt) for a in adopt}
     for attempt, ours in found.items():
         if attempt not in adopted:
             remove.extend(group.group_id for group in ours.values())
     return Adoption(tuple(adopt), tuple(sorted(remove)))
+
+
+def _open(node: NodeSpec) -> NodeSpec:
+    """The node as it is for seats that were committed before it was cordoned, drained or blocked."""
+    health = NodeHealth.LOST if node.health is NodeHealth.LOST else NodeHealth.OK
+    return replace(node, health=health, blocked_until_s=0.0)
 
 
 def _seated(allocation: Allocation) -> tuple[Member, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from rayorch.core.types import (
     Kind,
     Member,
     MemberPhase,
+    NodeHealth,
     NodeId,
     State,
     Workload,
@@ -321,6 +323,21 @@ def test_serve_is_adopted_by_where_its_groups_are_whatever_their_numbers() -> No
         (3, "n1", "releasing", "g7"),
     ]
     assert sync(w=app)[0] == []
+
+
+@pytest.mark.parametrize(
+    "news", [{"health": NodeHealth.CORDONED}, {"health": NodeHealth.DRAINING}, {"blocked_until_s": 99.0}]
+)
+def test_a_seat_keeps_its_room_on_a_node_that_takes_nothing_new(news: dict[str, Any]) -> None:
+    spec = workload("w", 2, 3, kind=Kind.SERVE)
+    app = replace(live(), spec=spec, placement=(seat("n1", 0, surplus=1), seat("n1", 1, surplus=2)))
+    there = group(group_name("main", W, 3, 2), "g2", "n1")
+    nodes = (replace(NODES[0], **news), NODES[1])
+    (held,) = adopt_world((there,), {W: app}, "main", 50.0, 80.0, nodes).adopt
+    assert [(m.surplus, m.node, m.group_id) for m in held.members] == [(1, "n1", "g2"), (2, "n1", "")]
+    lost = (replace(NODES[0], health=NodeHealth.LOST), NODES[1])
+    (held,) = adopt_world((there,), {W: app}, "main", 50.0, 80.0, lost).adopt
+    assert [m.surplus for m in held.members] == [1]
 
 
 def test_groups_of_attempts_that_hold_nothing_are_leftovers() -> None:
