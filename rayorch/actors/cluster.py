@@ -66,7 +66,7 @@ class RayCluster(Copies):
         self.autoscaler: AutoscalerView | None = None
         self.capacity_notes: tuple[str, ...] = ()
         self._capacity_version = -1
-        self._pushed_cordons: dict[NodeId, NodeCordoned] = {}
+        self._pushed_cordons: dict[NodeId, NodeCordoned] | None = None
         self._pushed_shapes: int = -1
         self._pushed_served: dict[NodeId, Resources] | None = None
         self._served_of: object = None
@@ -111,30 +111,28 @@ class RayCluster(Copies):
             ]
         )
         self.take_queues(changed)
-        inventory, full = self._take_sight(sight), sight.nodes.full
-        if self._cordons != self._pushed_cordons or (full and self._cordons):
-            # Not a turn may pass without the cordons: whoever set one was told that nothing new comes.
-            self._pushed_cordons = dict(self._cordons)
-            calls = [self._inventory.set_cordons.remote(tuple(self._cordons.values()))]
-            calls.append(self._inventory.sight_since.remote((inventory, self._capacity_version)))
-            inventory = self._take_sight(_answers(calls)[1])
         self.take_books(booked)
-        self._versions = Versions(changed.version, inventory, booked.version)
-        self._renewals = changed.renewals
-        if full:
-            self._pushed_served = None  # a new inventory would take Serve's seats for foreign use
+        self._take_sight(sight)
+        if sight.nodes.full:  # it may be a new inventory, which would take Serve's seats for foreign use
+            self._pushed_cordons = self._pushed_served = None
+        if self._cordons != self._pushed_cordons:
+            # Not a turn may pass without the cordons: whoever set one was told that nothing new comes.
+            cordons = dict(self._cordons)
+            calls = [self._inventory.set_cordons.remote(tuple(cordons.values()))]
+            calls.append(self._inventory.sight_since.remote((self._versions.inventory, self._capacity_version)))
+            self._take_sight(_answers(calls)[1])
+            self._pushed_cordons = cordons
         seen = self.joined(now_s, synced)
         self._keep_owners_informed(seen)
         return seen
 
-    def _take_sight(self, sight: Sight) -> int:
-        """Nodes and groups of one moment; answers with the inventory's version."""
+    def _take_sight(self, sight: Sight) -> None:
+        """Nodes and groups of one moment."""
         self.take_nodes(sight.nodes)
         if sight.capacity is not None or sight.capacity_version != self._capacity_version:
             self.capacity = sight.capacity or Capacity()
         self._capacity_version = sight.capacity_version
         self.autoscaler, self.capacity_notes = sight.autoscaler, sight.notes
-        return sight.nodes.version
 
     def _keep_owners_informed(self, seen: Snapshot) -> None:
         """Pass copies on: what Serve holds to the inventory, what could ever be had to the queue owner's door.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rayorch.actors.durable_tree import Stage
 from rayorch.core.cron import Moment
 from rayorch.core.decisions import Stop
-from rayorch.core.errors import RayorchError, StalePlanError
+from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import AttemptEnded, Event, Forgotten, HalfLifeSet, Reported
 from rayorch.core.reports import CheckpointCommitted, StepReported, WorkersStarted
-from rayorch.core.requests import ACCEPTED, AttemptRef, ReportRequest, StartRequest, SubmitResult, refusal
+from rayorch.core.requests import ACCEPTED, AttemptRef, Reply, ReportRequest, StartRequest, SubmitResult, refusal
 from rayorch.core.types import WorkloadSpec
 
 log = logging.getLogger(__name__)
@@ -27,15 +27,27 @@ def fired(cron: str, moments: tuple[Moment, ...], stage: Stage) -> tuple[Event, 
     return ()
 
 
+def alone(stage: Stage, step: Callable[[Stage], None]) -> Reply:
+    """Do one of several on a stage. Whatever goes wrong with it, a defect too, is its own answer and no other's.
+
+    What comes after an event that could not be applied is refused, and what came before it has happened.
+    """
+    try:
+        if stage.broken:
+            raise ClusterError("not accepted: the tree is built anew first; ask again")
+        step(stage)
+    except RayorchError as error:
+        return refusal(error)
+    except Exception as error:
+        log.exception("one of several commands failed")
+        return refusal(ClusterError(f"not accepted: {type(error).__name__}: {error}"))
+    return ACCEPTED
+
+
 def admit(stage: Stage, spec: WorkloadSpec, tell: bool) -> SubmitResult:
     """What becomes of one submission; `tell`: with the workload as it is then."""
-    try:
-        stage.take(stage.tree.submit(spec, stage.now_s))
-    except RayorchError as error:
-        if stage.broken:
-            raise
-        return SubmitResult(spec.id, refusal(error))
-    return SubmitResult(spec.id, ACCEPTED, stage.tree.workloads[spec.id] if tell else None)
+    reply = alone(stage, lambda stage: stage.take(stage.tree.submit(spec, stage.now_s)))
+    return SubmitResult(spec.id, reply, stage.tree.workloads[spec.id] if tell and reply.accepted else None)
 
 
 def start(request: StartRequest, stage: Stage) -> tuple[Event, ...]:

@@ -174,21 +174,15 @@ class QueueShell:
         `settle`: of each, the attempt whose held reports are due first.
         """
 
-        def one(stage: Stage, place: int) -> Reply:
-            try:
-                if settle:
-                    stage.take(parts.still_true(stage, self._pacer.settle(settle[place])))
-                stage.take(checks[place](stage))
-                stage.settle()
-            except RayorchError as error:
-                if stage.broken:
-                    raise
-                return refusal(error)
-            return ACCEPTED
+        def one(place: int, stage: Stage) -> None:
+            if settle:
+                stage.take(parts.still_true(stage, self._pacer.settle(settle[place])))
+            stage.take(checks[place](stage))
+            stage.settle()
 
         async def some(places: range) -> tuple[Reply, ...]:
             try:
-                return await self._tree.run(lambda stage: tuple(one(stage, place) for place in places))
+                return await self._tree.run(lambda stage: tuple(parts.alone(stage, partial(one, p)) for p in places))
             except RayorchError as error:
                 return tuple(refusal(error) for _ in places)
 

@@ -7,6 +7,7 @@ whose attempts have become news, for the reconciliation (`lookout.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from rayorch.core.allocations import AllocationChanges
@@ -39,7 +40,10 @@ V = TypeVar("V")
 
 
 class Copies:
-    """See the module. `workloads`: those that have not ended."""
+    """See the module. `workloads`: those that have not ended.
+
+    With each owner's news its version is taken: what fails afterwards never brings the same news again.
+    """
 
     def __init__(self) -> None:
         self._versions = Versions(0, -1, -1)
@@ -101,6 +105,8 @@ class Copies:
         before = merge(self.workloads, changed.full, there, (*gone, *changed.forgotten, *changed.folded))
         self._workload_row.touch(before.keys() | there.keys())
         self._news.update((id, w.attempt) for id, w in (*before.items(), *there.items()))
+        self._versions = replace(self._versions, queues=changed.version)
+        self._renewals = changed.renewals
 
     def take_nodes(self, changed: InventoryChanges) -> None:
         """The inventory's news."""
@@ -111,6 +117,7 @@ class Copies:
         self._node_news |= ids
         self._lost -= ids
         self._lost.update(id for id, node in there.items() if node.health is NodeHealth.LOST)
+        self._versions = replace(self._versions, inventory=changed.version)
 
     def take_books(self, changed: AllocationChanges) -> None:
         """The allocator's news."""
@@ -119,6 +126,7 @@ class Copies:
         keys = before.keys() | there.keys()
         self._allocation_row.touch(keys)
         self._news |= keys
+        self._versions = replace(self._versions, allocations=changed.version)
 
     # ------------------------------------------------------------ all together
 

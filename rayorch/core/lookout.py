@@ -23,6 +23,7 @@ class Lookout:
     def look(self, known: Known, news: Iterable[RunnerKey], nodes: Iterable[NodeId] = ()) -> tuple[Action, ...]:
         """The next actions. `news`: the attempts with something new; `nodes`: those that are new, changed or gone."""
         keys = self._restless | set(news) | _on_nodes(known, frozenset(nodes))
+        self._restless = keys  # should a defect keep us from an answer, the news is not lost
         made = actions_for(known, keys)
         busy = {key for key, _ in made}
         self._restless = {key for key in keys if key in busy or not at_rest(known, key)}

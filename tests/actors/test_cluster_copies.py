@@ -14,7 +14,9 @@ from rayorch.core.allocations import AllocationChanges
 from rayorch.core.capacity import Capacity, GroupName, GroupState, NodeGroup, Provider
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import GangDemand, GroupChange, Scale
+from rayorch.core.errors import ClusterError
 from rayorch.core.events import NodeCordoned
+from rayorch.core.history import HistoryChanges, Sample, ServiceClass
 from rayorch.core.inventory import InventoryChanges
 from rayorch.core.queues import QueueChanges
 from rayorch.core.types import Allocation, NodeHealth, NodeId, Resources, TopologyRequest, WorkloadId
@@ -35,6 +37,7 @@ class Owners:
         self.booked = (AllocationChanges(1, True, (serving,), ()), True)
         self.capacity: tuple[int, Capacity | None] = (0, None)
         self.refusals: tuple[str, ...] = ()
+        self.fails = False
         self.selectors: list[dict[str, str]] = []
 
     def sight(self, nodes: InventoryChanges) -> Sight:
@@ -65,7 +68,15 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> Owners:
     def answers(calls: list[Any]) -> list[Any]:
         if len(calls) == 3:
             return [made.queues, made.sight(made.inventory), made.booked]
-        return [None, made.sight(made.cordoned)] if len(calls) == 2 else [made.refusals]
+        if len(calls) == 2:
+            if made.fails:
+                raise ClusterError("an owner does not answer")
+            told = made.args_of("set_cordons")[-1]
+            return [
+                None,
+                made.sight(made.cordoned if told else InventoryChanges(made.inventory.version, False, (), ())),
+            ]
+        return [made.refusals]
 
     monkeypatch.setattr(cluster, "_answers", answers)
     return made
@@ -84,9 +95,39 @@ def test_not_a_plan_is_made_without_a_cordon_that_was_accepted(owners: Owners, c
     owners.queues = QueueChanges(8, False, (), (), (cordon,))
     owners.inventory = InventoryChanges(2, False, (), ())
     (seen,) = copies.snapshot().nodes
-    assert (seen.health, owners.args_of("set_cordons")) == (NodeHealth.CORDONED, [(cordon,)])
+    assert (seen.health, owners.args_of("set_cordons")[1:]) == (NodeHealth.CORDONED, [(cordon,)])
     copies.snapshot()
-    assert len(owners.args_of("set_cordons")) == 1
+    assert len(owners.args_of("set_cordons")) == 2
+
+
+def test_an_inventory_that_still_has_an_old_cordon_is_told_that_there_is_none(
+    owners: Owners, copies: RayCluster
+) -> None:
+    """It was lifted while nobody passed on what is in force."""
+    assert owners.args_of("set_cordons") == [()]
+
+
+def test_what_was_taken_before_a_call_failed_is_not_taken_again(owners: Owners, copies: RayCluster) -> None:
+    cordon = NodeCordoned(NodeId("n1"), "fan", None, 1.0)
+    first, second = Sample(10.0, 10.0), Sample(20.0, 20.0)
+    known = HistoryChanges(classes=(ServiceClass("train", 1.0, (first,)),))
+    owners.queues = QueueChanges(8, False, (), (), (), history=known)
+    copies.snapshot()
+    further = HistoryChanges(further=(ServiceClass("train", 2.0, (second,)),))
+    owners.queues = QueueChanges(9, False, (), (), (cordon,), forgotten=(WorkloadId("old"),), history=further)
+    owners.inventory = InventoryChanges(1_000, True, (node("n1"),), ())
+    told = len(owners.args_of("set_served"))
+    owners.fails = True
+    with pytest.raises(ClusterError):
+        copies.snapshot()
+    owners.fails = False
+    owners.queues = QueueChanges(9, False, (), (), (cordon,), renewals=40)
+    owners.inventory = InventoryChanges(1_000, False, (), ())
+    (seen,) = copies.snapshot().nodes
+    assert owners.args_of("changes_since")[-2:] == [(9, 0), 1]
+    assert owners.args_of("set_cordons")[-2:] == [(cordon,), (cordon,)] and seen.health is NodeHealth.CORDONED
+    assert len(owners.args_of("set_served")) == told + 1  # the new inventory did not know it yet
+    assert copies.history.classes["train"].samples == (first, second)
 
 
 def test_a_new_inventory_is_told_again_what_serve_holds(owners: Owners, copies: RayCluster) -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from rayorch.actors import durable_tree, queues
 from rayorch.core.decisions import Stop
-from rayorch.core.events import AttemptEnded
+from rayorch.core.events import AttemptEnded, Event
 from rayorch.core.lifecycle import Move
+from rayorch.core.queues import QueueTree
 from rayorch.core.reports import StepReported
 from rayorch.core.requests import ACCEPTED, AttemptRef, StartRequest
-from rayorch.core.types import State, StopCause, StopOrder, WorkloadId
+from rayorch.core.types import State, StopCause, StopOrder, WorkloadId, WorkloadSpec
 from tests.actors.test_queue_shell import Owner, events, owner, report, spec, start
 
 NAMES = ("a", "b", "c")
@@ -48,6 +49,46 @@ async def test_each_is_accepted_or_refused_on_its_own(tmp_path: Path) -> None:
         assert [reply.code for reply in over] == ["stale", "", ""]
         page = [await made.shell.workload(WorkloadId(name)) for name in NAMES]
         assert [w.state for w in page if w] == [State.SUCCEEDED, State.PENDING, State.SUCCEEDED]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_defect_in_one_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """Be it in its check or, worse, in its event: then those before it have happened, and those after it not yet."""
+    async with owner(tmp_path) as made:
+        await _started(made)
+        name = "apply" if broken else "end_attempt"
+        sound = getattr(QueueTree, name)
+
+        def defect(tree: QueueTree, event: Event) -> object:
+            if isinstance(event, AttemptEnded) and event.workload == "b":
+                raise KeyError("a defect")
+            return sound(tree, event)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueTree, name, defect)
+            replies = await made.shell.end_attempts(tuple(map(_ended, NAMES)))
+        assert [reply.code for reply in replies] == ["", "cluster", "cluster" if broken else ""]
+        over = dict((await made.shell.status()).states)
+        assert over[State.SUCCEEDED] == (1 if broken else 2)
+        assert await made.shell.end_attempts(tuple(map(_ended, NAMES))) == (ACCEPTED,) * 3
+
+
+async def test_a_defect_in_one_submission_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with owner(tmp_path) as made:
+        sound = QueueTree.submit
+
+        def defect(tree: QueueTree, spec: WorkloadSpec, now_s: float) -> tuple[Event, ...]:
+            if spec.id == "b":
+                raise KeyError("a defect")
+            return sound(tree, spec, now_s)
+
+        monkeypatch.setattr(QueueTree, "submit", defect)
+        results = await made.shell.submit_many(tuple(spec(name) for name in NAMES))
+        assert [result.reply.code for result in results] == ["", "cluster", ""]
 
 
 async def test_what_is_accepted_together_is_one_transaction_and_a_repeat_is_nothing_new(tmp_path: Path) -> None:
