@@ -68,6 +68,13 @@ MEASURES: tuple[Measure, ...] = (
         "utilisation", "utilisation", Unit.SHARE, Better.MORE, "allocated GPU-seconds / capacity, over the makespan"
     ),
     Measure(
+        "utilisation_arriving",
+        "utilisation while jobs come",
+        Unit.SHARE,
+        Better.MORE,
+        "the same from the first submission to the last, without the tail of the longest jobs",
+    ),
+    Measure(
         "idle_while_waiting",
         "idle while waiting",
         Unit.SHARE,

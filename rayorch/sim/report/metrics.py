@@ -157,6 +157,9 @@ def _use(outcome: Outcome, start_s: float, end_s: float) -> dict[str, float | No
         return figures
     figures["utilisation"] = _steps(outcome, series.allocated_gpus).mean(start_s, end_s) / capacity
     figures["idle_while_waiting"] = idle / capacity
+    last_s = max((record.submit_s for record in outcome.records), default=start_s)
+    if (there := _steps(outcome, series.capacity_gpus).mean(start_s, last_s)) > 0:
+        figures["utilisation_arriving"] = _steps(outcome, series.allocated_gpus).mean(start_s, last_s) / there
     if series.fragmentation is not None:
         figures["fragmentation"] = _steps(outcome, series.fragmentation).mean(start_s, end_s) / capacity
     return figures

@@ -132,6 +132,8 @@ def test_the_offered_load_is_that_of_what_was_played() -> None:
     records = [record(early, (0.0, 100.0)), record(late, (100.0, 150.0))]
     assert summarise(outcome(records, 4.0), trace(early, late)).offered_load == pytest.approx(400 / (4 * 100))
     assert summarise(outcome(records[:1], 4.0), trace(early)).offered_load is None
+    figures = summarise(outcome(records, 4.0), trace(early, late)).figures
+    assert figures["utilisation_arriving"] == 0.5 and figures["utilisation"] == pytest.approx(400 / 600)
 
 
 def test_a_summary_is_the_same_after_its_file() -> None:
