@@ -85,6 +85,8 @@ ENDLESS = 1_000_000
 """How many empty bundles a node takes."""
 MOST_TRIED = 1_000
 """Fractions are counted one by one, up to this many on a node."""
+KEPT_COUNTS = 4096
+"""Of how many bundles it is kept how often they fit into what is free."""
 
 
 class SlotState:
@@ -210,6 +212,8 @@ class Slot:
         pieces = (self._state or self.state).pieces
         known = pieces.get(bundle.items)
         if known is None:
+            if len(pieces) >= KEPT_COUNTS:
+                pieces.clear()
             known = pieces[bundle.items] = self._count(bundle)
         return known
 

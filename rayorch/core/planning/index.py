@@ -11,7 +11,7 @@ members the count of each kind is a bound, and a trial decides.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from rayorch.core.placement import PlacementView
 from rayorch.core.policy import SortKey
@@ -36,6 +36,15 @@ KEPT_TURNS = 32
 """For how many turns a bundle that nobody asks for is kept."""
 KEPT_BESTS, KEPT_CHANGES = 1024, 100_000
 """How many kinds of single seats are kept, and how many changes of nodes that one of them may have not seen."""
+KEPT_SCORES = 4096
+"""How many scores are kept with what is free on equal nodes."""
+
+
+def tidied(heap: list[tuple[SortKey, NodeId]], scores: Mapping[NodeId, SortKey]) -> None:
+    """Drop entries that hold no more once they are the most: those with a bad score never come to the top."""
+    if len(heap) > 2 * len(scores) + 64:
+        heap[:] = [(score, node) for node, score in scores.items()]
+        heapq.heapify(heap)
 
 
 class View:
@@ -110,6 +119,8 @@ class View:
 
     def _forget_bests(self) -> None:
         """Of the half that was not asked for longest; of what changed only what the others have not seen is kept."""
+        if self.memo is not None:
+            self.memo.marks.clear()
         kept = sorted(self._bests.items(), key=lambda item: item[1].used)[len(self._bests) // 2 :]
         self._bests = dict(kept)
         seen = min((best.seen_past for best in self._bests.values()), default=len(self.past))
@@ -233,6 +244,8 @@ class Fit:
                     self._scores.pop(node, None)
             if ranked and count:
                 self._rank(node)
+        if self._heap is not None:
+            tidied(self._heap, self._scores)
 
     def _count(self, node: NodeId, more: int) -> None:
         for level, name in self._view.topology.paths.get(node, ()):
@@ -339,6 +352,8 @@ class Best:
                     if mark in known:
                         score = known[mark]
                     else:
+                        if len(known) >= KEPT_SCORES:
+                            known.clear()
                         score = known[mark] = view.score(bundle, node, slot) if slot.fits(bundle) else None
                     if score is not None and others and not all(room.fits(node, bundle) for room in others):
                         score = None
@@ -354,6 +369,8 @@ class Best:
                     heapq.heappush(heap, (score, node))
         if fresh:
             heapq.heapify(heap)
+        else:
+            tidied(heap, scores)
 
 
 class Units:
