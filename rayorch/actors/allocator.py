@@ -32,6 +32,7 @@ from rayorch.adapters.ray_serve import app_spec, seats_in_use
 from rayorch.core.adoption import WorldGroup, adopt_world, parse_group_name
 from rayorch.core.allocations import AllocationChanges, Allocations
 from rayorch.core.bound_devices import bundle_of, named
+from rayorch.core.device_binding import devices_of
 from rayorch.core.errors import ClusterError, SpecError, StalePlanError
 from rayorch.core.pickling import register
 from rayorch.core.queues import LIVE
@@ -374,7 +375,9 @@ class AllocatorShell:
         workload, attempt, surplus = found
         seats = self._seats(workload, attempt, surplus)
         if seats and all(seat.phase in (MemberPhase.RESERVED, MemberPhase.CREATING) for seat in seats):
-            self._books.ready(workload, attempt, surplus, row["placement_group_id"])
+            serve = 0 not in self._books.allocations[workload, attempt].gang
+            named = devices_of(row_bundles(row)[0][1]) if serve else ()
+            self._books.ready(workload, attempt, surplus, row["placement_group_id"], named)
 
     async def _sync(self) -> None:
         """Rebuild the books from the world and the journal. Nothing is removed before the queue owner has answered."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rayorch.core.bound_devices import observe_devices, seat_in
+from rayorch.core.bound_devices import give_way, observe_devices, seat_in
 from rayorch.core.changes import ChangeLog
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
@@ -155,10 +155,13 @@ class Allocations:
         self._rewrite(workload, attempt, surplus, MemberPhase.CREATING, None)
         return True
 
-    def ready(self, workload: WorkloadId, attempt: int, surplus: int, group_id: str) -> None:
+    def ready(
+        self, workload: WorkloadId, attempt: int, surplus: int, group_id: str, devices: tuple[int, ...] = ()
+    ) -> None:
         """The seat's group exists. One that is being given back stays so, with its group known.
 
         A group that another seat has already stays there: Serve names its groups for seats that it then may change.
+        `devices`: those that a group of Serve's names. It may have been made by a grant that is older than these books.
         """
         members = self._members(workload, attempt, surplus)
         held = self._held.get((workload, attempt))
@@ -167,6 +170,8 @@ class Allocations:
         leaving = any(m.phase is MemberPhase.RELEASING for m in members)
         phase = MemberPhase.RELEASING if leaving else MemberPhase.READY
         self._rewrite(workload, attempt, surplus, phase, group_id)
+        if held is not None and any(m.exact and not set(devices) <= set(m.devices) for m in members):
+            self._follow(held, tuple(changed(m, devices=devices) for m in self._members(workload, attempt, surplus)))
 
     def fail(self, workload: WorkloadId, attempt: int, surplus: int, reason: str) -> None:
         """The seat's group could not be made, or is gone.
@@ -217,7 +222,7 @@ class Allocations:
         if allocation is None:
             return
         if 0 not in allocation.gang:
-            self._set(changed(allocation, members=bind_seats(allocation, in_use)))
+            self._follow(allocation, bind_seats(allocation, in_use))
             return
         for held in observe_devices(self._held, (workload, attempt), in_use).values():
             self._set(held)
@@ -234,6 +239,14 @@ class Allocations:
             self._drop((workload, attempt))
 
     # ------------------------------------------------------------ the books
+
+    def _follow(self, before: Allocation, seats: tuple[Member, ...]) -> None:
+        """These members are as Serve has them now; who was promised their GPUs and has no group yet gets others."""
+        news = {(m.surplus, m.bundle_index): m for m in seats}
+        held = self._held[before.workload, before.attempt]
+        after = changed(held, members=tuple(news.get((m.surplus, m.bundle_index), m) for m in held.members))
+        for allocation in give_way(self._held, before, after).values():
+            self._set(allocation)
 
     def _charge(
         self, workload: WorkloadId, members: tuple[Member, ...], nodes: Nodes, now_s: float, made: str = ""

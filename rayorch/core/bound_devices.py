@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rayorch.core.device_binding import device_resource, with_devices
 from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
 from rayorch.core.sharing import asks_of_ray, device_need, device_shares
-from rayorch.core.types import UNIT, Allocation, Member, NodeId, NodeSpec, Resources, WorkloadId
+from rayorch.core.types import UNIT, Allocation, Member, MemberPhase, NodeId, NodeSpec, Resources, WorkloadId
 
 Key = tuple[WorkloadId, int]
 """A workload and its attempt."""
@@ -85,20 +85,47 @@ def observe_devices(held: Mapping[Key, Allocation], key: Key, in_use: tuple[Seat
         if not _is_shared(member):
             taken = sorted(set(seat.devices) - charged)
             moved = dict(zip(taken, sorted(charged - set(seat.devices)), strict=False))
-            books = {other: _moved(allocation, member.node, moved) for other, allocation in books.items()}
+            books = {k: _moved(allocation, member.node, moved, _is_followed) for k, allocation in books.items()}
         members = tuple(replace(m, devices=seat.devices) if _at(m) == place else m for m in books[key].members)
         books[key] = replace(books[key], members=members)
     return {k: allocation for k, allocation in books.items() if allocation != held[k]}
 
 
-def _moved(allocation: Allocation, node: NodeId, moved: Mapping[int, int]) -> Allocation:
+def give_way(held: Mapping[Key, Allocation], before: Allocation, after: Allocation) -> dict[Key, Allocation]:
+    """The allocations that change when `before` is `after`: its groups name GPUs that may be promised to others.
+
+    A group that exists has what it names, so whoever is to name one of those and has no group yet gets one of those
+    that the books gave to this attempt.
+    """
+    books = {**held, (after.workload, after.attempt): after}
+    known = {_at(member): member for member in before.members}
+    for member in after.members:
+        old = known.get(_at(member))
+        if old is None or old.node != member.node or not (member.exact and member.group_id) or _is_shared(member):
+            continue
+        taken = sorted(set(member.devices) - set(old.devices))
+        moved = dict(zip(taken, sorted(set(old.devices) - set(member.devices)), strict=False))
+        if moved:
+            books = {k: _moved(allocation, member.node, moved, _is_only_named) for k, allocation in books.items()}
+    return {k: allocation for k, allocation in books.items() if allocation is not held.get(k)}
+
+
+def _moved(allocation: Allocation, node: NodeId, moved: Mapping[int, int], may: Callable[[Member], bool]) -> Allocation:
     members = tuple(
-        m
-        if m.node != node or m.exact or _is_shared(m) or not moved.keys() & set(m.devices)
-        else replace(m, devices=tuple(sorted(moved.get(d, d) for d in m.devices)))
+        replace(m, devices=tuple(sorted(moved.get(d, d) for d in m.devices)))
+        if m.node == node and may(m) and not _is_shared(m) and moved.keys() & set(m.devices)
+        else m
         for m in allocation.members
     )
     return allocation if members == allocation.members else replace(allocation, members=members)
+
+
+def _is_followed(member: Member) -> bool:
+    return not member.exact
+
+
+def _is_only_named(member: Member) -> bool:
+    return member.exact and not member.group_id and member.phase is MemberPhase.RESERVED
 
 
 def _at(member: Member) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from rayorch.core.bound_devices import bundle_of
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import GroupChange, Plan
+from rayorch.core.device_binding import devices_of
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import Event, Reported
 from rayorch.core.inventory import Inventory
@@ -367,7 +368,8 @@ class SimCluster:
         serve = self.tree.workloads[workload].spec.kind is Kind.SERVE
         if group is not None and group.created and (phase is MemberPhase.CREATING or (serve and not seats[0].group_id)):
             if not serve or phase is MemberPhase.RESERVED:
-                self.books.ready(workload, attempt, surplus, group.group_id)
+                named = devices_of(group.bundles[0][1]) if serve else ()
+                self.books.ready(workload, attempt, surplus, group.group_id, named)
         elif phase is MemberPhase.CREATING and self.now_s >= deadline_s:
             if group is not None:
                 self.world.remove_group(group.group_id)

@@ -282,6 +282,29 @@ def test_a_group_that_names_its_devices_is_not_asked() -> None:
     assert not news_of(books.allocations[W, 1], (place("gw", 3),))
 
 
+def served(name: str) -> Allocations:
+    """w and v with a seat of Serve's each on an exact node; nothing of them is made."""
+    books = Allocations()
+    for id in ("w", "v"):
+        members = (replace(seats("a", 1)[0], surplus=1),)
+        books.reserve(WorkloadId(id), 1, members, [node()], 0.0, 30.0, gang=(1,))
+    assert [held(books, id)[0].devices for id in ("w", "v")] == [(0,), (1,)], name
+    return books
+
+
+def test_a_replica_that_was_made_by_an_older_grant_has_the_gpu_that_it_names() -> None:
+    books = served("the group by its name")
+    books.ready(W, 1, 1, "gw", (1,))
+    assert [held(books, id)[0].devices for id in ("w", "v")] == [(1,), (0,)]
+    books = served("the group as Serve says it")
+    books.rebind(W, 1, (SeatInUse("worker", "a", "gw", devices=(1,), exact=True),))
+    assert [held(books, id)[0].devices for id in ("w", "v")] == [(1,), (0,)]
+    books.rebind(WorkloadId("v"), 1, (SeatInUse("worker", "a", "gv", devices=(3,), exact=True),))
+    assert [held(books, id)[0].devices for id in ("w", "v")] == [(1,), (3,)]
+    books.ready(W, 1, 1, "gw", (1,))
+    assert held(books, "w")[0].devices == (1,)
+
+
 def test_the_processes_of_a_seat_tell_what_they_see_of_it_one_after_the_other() -> None:
     known = merge_observed((), (place("gw", 3),))
     known = merge_observed(known, (place("gw", 1), place("gx", 0)))
