@@ -98,7 +98,7 @@ class Store:
             value = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None, ""
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return None, f"{path} can't be read and its run is done again: {error}"
         if not isinstance(value, dict) or value.get("key") != key:
             return None, f"{path} is not the run that its name says, which is done again"

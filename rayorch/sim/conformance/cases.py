@@ -178,6 +178,6 @@ def read_cases(folder: Path) -> list[Case]:
             if not schema.startswith(SCHEMA):
                 raise SpecError(path.name, f"is of schema {schema!r}, not {SCHEMA}*")
             found += [Case.model_validate(case) for case in document["cases"]]
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise SpecError(path.name, f"can't be read as cases: {error}") from error
     return found

@@ -139,9 +139,9 @@ def load_throughput_models(path: str | Path) -> ThroughputTable:
     """From JSON: application -> GPU type -> parameters [s]. SpecError with the path of what is wrong."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise SpecError(str(path), f"is not JSON: {error}") from error
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or not all(isinstance(types, dict) for types in data.values()):
         raise SpecError(str(path), "must be an object of applications")
     return {app: {gpu: _model(fields, f"{app}.{gpu}") for gpu, fields in types.items()} for app, types in data.items()}
 

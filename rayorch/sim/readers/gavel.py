@@ -37,7 +37,7 @@ def read_throughputs(path: str | Path) -> GavelThroughputs:
     try:
         with open_text(path) as file:
             data = json.load(file)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, RecursionError, OSError, EOFError) as error:
         raise SpecError(str(path), f"is not JSON: {error}") from error
     if not isinstance(data, dict) or not all(isinstance(jobs, dict) for jobs in data.values()):
         raise SpecError(str(path), "must be an object of GPU types, each an object of jobs")

@@ -21,7 +21,7 @@ def read(path: str | Path) -> tuple[NodeSpec, ...]:
     try:
         with open_text(path) as file:
             data = json.load(file)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, RecursionError, OSError, EOFError) as error:
         raise SpecError(str(path), f"is not JSON: {error}; expected {EXPECTED}") from error
     if not isinstance(data, list) or not data:
         raise SpecError(str(path), f"expected {EXPECTED}")

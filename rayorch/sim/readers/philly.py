@@ -64,7 +64,7 @@ def read_json(path: str | Path, per_node: int = 8) -> Trace:
     try:
         with open_text(path) as file:
             jobs = json.load(file)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, RecursionError, OSError, EOFError) as error:
         raise SpecError(str(path), f"is not JSON: {error}") from error
     if not isinstance(jobs, list):
         raise SpecError(str(path), f"must be an array of jobs with {', '.join(KEYS)}")

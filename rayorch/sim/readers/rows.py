@@ -91,7 +91,10 @@ class Table:
             first = next(self._lines, None)
             if first is None:
                 raise SpecError(str(path), f"is empty; expected a header with {', '.join(columns)}")
-            header = [name.strip().lstrip("\ufeff") for name in self._cells(first[1])]
+            try:
+                header = [name.strip().lstrip("\ufeff") for name in self._cells(first[1])]
+            except csv.Error as error:
+                raise SpecError(str(path), f"its header is not a row: {error}") from error
         missing = [name for name in columns if name not in header]
         if missing:
             raise SpecError(str(path), f"has no column {missing[0]}; expected {', '.join(columns)}")

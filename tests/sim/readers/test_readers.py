@@ -519,3 +519,33 @@ def test_no_entry_of_phillys_json_makes_its_reader_raise(
     trace = open_trace(file)
     assert sorted([job.line for job in trace.jobs] + [row.line for row in trace.refused]) == [1, 2]
     assert "job1" in {job.id for job in trace.jobs} or path[-1] == "jobid"
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        ("philly-json", "[" * 100_000),
+        ("philly", '{"a":' * 50_000),
+        ("philly", '"' + "a" * 200_000),
+        ("sacct", '"' + "|" * 200_000),
+    ],
+)
+def test_what_is_too_deep_or_too_wide_to_read_is_refused(form: str, content: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(content)
+    with pytest.raises(SpecError, match="is not"):
+        open_trace(path, form)
+
+
+def test_tables_of_throughputs_that_are_none_are_refused(tmp_path: Path) -> None:
+    from rayorch.sim.models.throughput import load_throughput_models
+    from rayorch.sim.readers import machines
+
+    path = tmp_path / "table.json"
+    for content in ("[" * 100_000, '{"a": 1}', "{"):
+        path.write_text(content)
+        for read in (load_throughput_models, gavel.read_throughputs, machines.read):
+            with pytest.raises(SpecError):
+                read(path)
+    with pytest.raises(SpecError):
+        load_throughput_models(tmp_path / "none")
