@@ -314,26 +314,13 @@ class QueueShell:
     # ------------------------------------------------------------ the controller
 
     @ray.method
-    async def commit_start(self, request: StartRequest) -> Reply:
-        """The commit of a start; "stale" when the facts have changed."""
-        return await self._command(partial(parts.start, request))
-
-    @ray.method
     async def commit_starts(self, requests: tuple[StartRequest, ...]) -> tuple[Reply, ...]:
-        """Several commits, each on its own, in this order; they are one transaction of the journal."""
+        """Commits of starts, each on its own, in this order; "stale" where the facts have changed."""
         return await self._commands([partial(parts.start, request) for request in requests])
 
     @ray.method
-    async def commit_stop(self, stop: Stop) -> Reply:
-        """Order an attempt to end; durable before anyone is told."""
-        return (await self._commit_stops((stop,)))[0]
-
-    @ray.method
     async def commit_stops(self, stops: tuple[Stop, ...]) -> tuple[Reply, ...]:
-        """The same for several attempts, each on its own, in this order."""
-        return await self._commit_stops(stops)
-
-    async def _commit_stops(self, stops: tuple[Stop, ...]) -> tuple[Reply, ...]:
+        """Order attempts to end, each on its own, in this order; durable before anyone is told."""
         refs = [AttemptRef(stop.workload, stop.attempt) for stop in stops]
         return await self._commands([partial(parts.stop, stop) for stop in stops], refs)
 
@@ -343,26 +330,13 @@ class QueueShell:
         return await self._command(lambda s: s.tree.commit_resize(request.resize, request.members, s.now_s))
 
     @ray.method
-    async def ready(self, attempt: AttemptRef) -> Reply:
-        """The attempt's work has begun."""
-        return await self._command(partial(parts.ready, attempt))
-
-    @ray.method
     async def ready_many(self, attempts: tuple[AttemptRef, ...]) -> tuple[Reply, ...]:
-        """The same for several attempts, each on its own."""
+        """The work of these attempts has begun, each on its own."""
         return await self._commands([partial(parts.ready, attempt) for attempt in attempts])
 
     @ray.method
-    async def end_attempt(self, ended: AttemptEnded) -> Reply:
-        """The attempt is over and holds nothing."""
-        return (await self._end_attempts((ended,)))[0]
-
-    @ray.method
     async def end_attempts(self, ended: tuple[AttemptEnded, ...]) -> tuple[Reply, ...]:
-        """The same for several attempts, each on its own."""
-        return await self._end_attempts(ended)
-
-    async def _end_attempts(self, ended: tuple[AttemptEnded, ...]) -> tuple[Reply, ...]:
+        """These attempts are over and hold nothing, each on its own."""
         refs = [AttemptRef(one.workload, one.attempt) for one in ended]
         return await self._commands([partial(parts.end, one) for one in ended], refs)
 

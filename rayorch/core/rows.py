@@ -44,11 +44,6 @@ class Table(Generic[K, T]):
             del self._by_key[key]
             self._log.drop(key, self.version)
 
-    def clear(self) -> None:
-        """Nothing is there any more."""
-        for key in list(self._by_key):
-            self.drop(key)
-
     def since(self, version: int) -> tuple[K, ...] | None:
         """What changed after that version; None when that is no longer known."""
         return self._log.since(version)
@@ -72,11 +67,6 @@ class Rows(Sequence[T], Generic[K, T]):
         """Keys of what is other now than at that version of the same table; None: that is no longer known."""
         self._check()
         return self.table.since(version)
-
-    def get(self, key: K) -> T | None:
-        """The object of that key."""
-        self._check()
-        return self.table.by_key.get(key)
 
     def _check(self) -> None:
         if self.version != self.table.version:

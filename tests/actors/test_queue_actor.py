@@ -53,7 +53,7 @@ def test_an_owner_that_is_killed_loses_nothing_that_it_accepted(
     assert all(r.reply == ACCEPTED for r in results)  # type: ignore[attr-defined]
     member = Member("worker", 0, NodeId("n1"), Resources.of({"GPU": 1}))
     start = StartRequest(Start(WorkloadId("w000"), 1, (member,), "fits"), Versions())
-    assert ask(owner.commit_start.remote(start)) == ACCEPTED
+    assert ask(owner.commit_starts.remote((start,))) == (ACCEPTED,)
     first_pid = owner_pid(journal)
 
     under_way = [owner.submit.remote(spec(name)) for name in names[50:]]

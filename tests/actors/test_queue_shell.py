@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from rayorch.core.requests import (
     EventsRequest,
     ListRequest,
     OwnerStatus,
+    Reply,
     ReportRequest,
     ResizeRequest,
     StartRequest,
@@ -58,6 +59,12 @@ from rayorch.core.types import (
 
 GPU1 = Resources.of({"GPU": 1})
 QUEUE = QueueSpec(QueueId("research"))
+
+
+async def one(replies: Awaitable[tuple[Reply, ...]]) -> Reply:
+    """The reply to the only one of several."""
+    (reply,) = await replies
+    return reply
 
 
 class Clock:
@@ -122,7 +129,7 @@ def report(name: str, what: StepReported | CheckpointCommitted | DemandReported 
 
 async def running(made: Owner, name: str) -> AttemptRef:
     assert (await made.shell.submit(spec(name))).reply == ACCEPTED
-    assert await made.shell.commit_start(start(name)) == ACCEPTED
+    assert await one(made.shell.commit_starts((start(name),))) == ACCEPTED
     return AttemptRef(WorkloadId(name), 1)
 
 
@@ -137,7 +144,7 @@ async def events(made: Owner, workload: str | None = None) -> list[Event]:
 async def test_what_was_accepted_is_there_after_a_restart(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         ref = await running(made, "a")
-        await made.shell.ready(ref)
+        await one(made.shell.ready_many((ref,)))
         await made.shell.submit(spec("b"))
         await made.shell.cordon(CordonRequest(NodeId("n2"), "sick", None))
         before = made.shell._tree.tree.dump()
@@ -156,11 +163,11 @@ async def test_what_was_accepted_is_there_after_a_restart(tmp_path: Path) -> Non
 async def test_a_repeat_is_accepted_and_writes_nothing(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         ref = await running(made, "a")
-        await made.shell.ready(ref)
+        await one(made.shell.ready_many((ref,)))
         written = await made.shell.ping()
         assert (await made.shell.submit(spec("a"))).reply == ACCEPTED
-        assert await made.shell.commit_start(start("a")) == ACCEPTED
-        assert await made.shell.ready(ref) == ACCEPTED
+        assert await one(made.shell.commit_starts((start("a"),))) == ACCEPTED
+        assert await one(made.shell.ready_many((ref,))) == ACCEPTED
         assert await made.shell.set_queue(QUEUE) == ACCEPTED
         assert await made.shell.uncordon(UncordonRequest(NodeId("n"), "")) == ACCEPTED
         assert await made.shell.ping() == written
@@ -206,9 +213,9 @@ async def test_too_many_submissions_at_once_are_refused(tmp_path: Path) -> None:
 async def test_stale_commits_are_refused_as_values(tmp_path: Path) -> None:
     async with owner(tmp_path) as made:
         await made.shell.submit(spec("a"))
-        assert (await made.shell.commit_start(start("a", attempt=2))).code == "stale"
-        assert (await made.shell.commit_start(start("unknown"))).code == "stale"
-        assert (await made.shell.ready(AttemptRef(WorkloadId("a"), 1))).code == "stale"
+        assert (await one(made.shell.commit_starts((start("a", attempt=2),)))).code == "stale"
+        assert (await one(made.shell.commit_starts((start("unknown"),)))).code == "stale"
+        assert (await one(made.shell.ready_many((AttemptRef(WorkloadId("a"), 1),)))).code == "stale"
         assert (await made.shell.cancel(CancelRequest(WorkloadId("unknown"), ""))).code == "rejected"
         assert (await made.shell.report(report("a", StepReported(1, 0.0)))).code == "stale"
 
@@ -220,9 +227,9 @@ async def test_an_attempt_from_start_to_end(tmp_path: Path) -> None:
         grown = ResizeRequest(Resize(ref.workload, 1, members[1:], (), "room"), members)
         assert await made.shell.commit_resize(grown) == ACCEPTED
         order = StopOrder(StopCause.PREEMPTED, "for b", 1_000.0, 1_030.0, WorkloadId("b"))
-        assert await made.shell.commit_stop(Stop(ref.workload, 1, order)) == ACCEPTED
+        assert await one(made.shell.commit_stops((Stop(ref.workload, 1, order),))) == ACCEPTED
         ended = AttemptEnded(ref.workload, 1, Move.REQUEUED, StopCause.PREEMPTED, None, "for b", 0.0, 1_001.0)
-        assert await made.shell.end_attempt(ended) == ACCEPTED
+        assert await one(made.shell.end_attempts((ended,))) == ACCEPTED
         assert await made.shell.cancel(CancelRequest(ref.workload, "enough")) == ACCEPTED
         assert await made.shell.delete_queue(QUEUE.id) == ACCEPTED
         workload = await made.shell.workload(ref.workload)
@@ -453,7 +460,7 @@ async def test_held_steps_are_written_before_the_attempt_ends(tmp_path: Path) ->
         for step in (1, 2, 3):
             await made.shell.report(report("a", StepReported(step, 0.0)))
         ended = AttemptEnded(ref.workload, 1, Move.SUCCEEDED, None, 0, "done", 0.0, 1_001.0)
-        assert await made.shell.end_attempt(ended) == ACCEPTED
+        assert await one(made.shell.end_attempts((ended,))) == ACCEPTED
         assert [type(e).__name__ for e in await events(made, "a")][-2:] == ["Reported", "AttemptEnded"]
         assert (await made.shell.report(report("a", StepReported(4, 0.0)))).code == "stale"
         assert (await made.shell.report(report("a", CheckpointCommitted(4, "/c", 0.0)))).code == "stale"
@@ -532,7 +539,7 @@ async def test_the_controller_is_poked_for_what_it_can_act_on(tmp_path: Path) ->
 
         assert await pokes_of(made.shell.submit(spec("a"))) == 1
         assert await pokes_of(made.shell.submit(spec("a"))) == 0
-        assert await pokes_of(made.shell.commit_start(start("a"))) == 1
+        assert await pokes_of(one(made.shell.commit_starts((start("a"),)))) == 1
         assert await pokes_of(made.shell.report(report("a", StepReported(1, 0.0)))) == 0
         assert await pokes_of(made.shell.report(report("a", CheckpointCommitted(1, "/c", 0.0)))) == 0
         assert await pokes_of(made.shell.report(report("a", GrantApplied(2, 0.0)))) == 1
@@ -603,7 +610,7 @@ async def test_a_reader_that_follows_the_changes_has_the_same_as_the_owner(tmp_p
         for i in range(12):
             await made.shell.submit(spec(f"w{i}"))
             if i % 3 == 0:
-                await made.shell.commit_start(start(f"w{i}"))
+                await one(made.shell.commit_starts((start(f"w{i}"),)))
             if i % 4 == 0:
                 await made.restart()
             changes = await made.shell.changes_since(version)
@@ -698,7 +705,7 @@ async def test_whatever_the_disk_refuses_only_what_was_accepted_is_there(tmp_pat
             results = await asyncio.gather(*(made.shell.submit(spec(name)) for name in names))
             accepted |= {r.workload for r in results if r.reply.accepted}
             for name in rng.sample(sorted(accepted - started), min(2, len(accepted - started))):
-                if (await made.shell.commit_start(start(name))).accepted:
+                if (await one(made.shell.commit_starts((start(name),)))).accepted:
                     started.add(name)
             shown = (await made.shell.changes_since(0)).workloads
             assert {w.id for w in shown} == accepted

@@ -124,7 +124,6 @@ class Memory:
         self._workloads: Tracked[WorkloadId, Workload] = Tracked()
         self._nodes: Tracked[NodeId, NodeSpec] = Tracked()
         self._allocations: Tracked[Key, Allocation] = Tracked()
-        self.queues: dict[QueueId, QueueSpec] = {}
         self.workloads: dict[WorkloadId, Workload] = {}
         self.nodes: dict[NodeId, NodeSpec] = {}
         self.topology = Topology.of(())
@@ -209,7 +208,6 @@ class Memory:
         if snapshot.queues == self._queues and snapshot.countables == self._countables:
             return
         self._queues, self._countables = snapshot.queues, snapshot.countables
-        self.queues = {spec.id: spec for spec in snapshot.queues}
         self._disturbed = [spec.id for spec in snapshot.queues if disturbs(spec)]
         self._strictness = {spec.id: spec.strict for spec in snapshot.queues}
         self._tree = QuotaTree(snapshot.queues)
