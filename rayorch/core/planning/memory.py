@@ -12,10 +12,9 @@ turn has begun. That is for who carries a plan out at once and asks for no reaso
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
@@ -37,23 +36,21 @@ from rayorch.core.planning.groups import required_levels
 from rayorch.core.planning.index import View
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.lines import Key as OrderKey
-from rayorch.core.planning.takings import OWED_S, Leaving, leaving_of
+from rayorch.core.planning.takings import Leaving, leaving_of, owed
+from rayorch.core.planning.tracked import Tracked, ideal
 from rayorch.core.policy import Profile
 from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
-from rayorch.core.rows import Rows, Table
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Topology
 from rayorch.core.types import (
     Allocation,
-    NodeHealth,
     NodeId,
     NodeSpec,
     QueueId,
     QueueSpec,
     Resources,
     State,
-    StopCause,
     Workload,
     WorkloadId,
 )
@@ -61,49 +58,6 @@ from rayorch.core.types import (
 Key = tuple[WorkloadId, int]
 K = TypeVar("K")
 T = TypeVar("T")
-
-
-class Tracked(Generic[K, T]):
-    """What of the last snapshot's objects of one kind is gone, and what is new, in the next one.
-
-    Where both are rows of one table, that is known; else all of them are compared, as objects.
-    """
-
-    def __init__(self) -> None:
-        self._last: Sequence[T] = ()
-        self._known: set[int] | None = None  # made when it is needed
-        self._table: Table[K, T] | None = None
-        self._version = 0
-
-    def take(self, items: Sequence[T], held: Mapping[K, T]) -> tuple[list[T], list[T]]:
-        """(gone, come); what was replaced by another object is in both. `held`: what there was, by key."""
-        if isinstance(items, Rows):
-            return self._take_rows(items, held)
-        if items is self._last:
-            return [], []
-        before = self._last if self._table is None else tuple(held.values())
-        were = self._known if self._known is not None and self._table is None else set(map(id, before))
-        known = set(map(id, items))
-        gone = [item for item in before if id(item) not in known]
-        come = [item for item in items if id(item) not in were]
-        self._last, self._known, self._table = items, known, None
-        return gone, come
-
-    def _take_rows(self, rows: Rows[K, T], held: Mapping[K, T]) -> tuple[list[T], list[T]]:
-        changed = rows.changed_since(self._version) if rows.table is self._table else None
-        self._last, self._known, self._table, self._version = (), None, rows.table, rows.version
-        now = rows.table.by_key
-        keys = changed if changed is not None else (*held, *(key for key in now if key not in held))
-        gone: list[T] = []
-        come: list[T] = []
-        for key in keys:
-            old, new = held.get(key), now.get(key)
-            if old is not new:
-                if old is not None:
-                    gone.append(old)
-                if new is not None:
-                    come.append(new)
-        return gone, come
 
 
 class Memory:
@@ -249,7 +203,7 @@ class Memory:
             a is None or b is None or (a.topology, a.model) != (b.topology, b.model)
             for a, b in ((old.get(id), new.get(id)) for id in changed)
         )
-        if any(_ideal(old.get(id)) != _ideal(new.get(id)) for id in changed):
+        if any(ideal(old.get(id)) != ideal(new.get(id)) for id in changed):
             self.hopeless = {}
             self.demands = {}
         for id in old.keys() - new.keys():
@@ -454,7 +408,7 @@ class Memory:
             held=self._lent(self._held),
             leaving=leaving,
             topology=self.topology,
-            owed=self._owed(leaving, snapshot.now_s) | broken,
+            owed=owed(leaving, self.workloads, self._yielded, snapshot.now_s) | broken,
             repairs=broken,
             joint=sorted(self._joint),
             strictness=self._strictness,
@@ -493,19 +447,6 @@ class Memory:
             return {queue: live.values() for queue, live in self._live_in.items()}
         return {queue: tuple(live.values()) for queue, live in self._live_in.items()}
 
-    def _owed(self, leaving: Iterable[Leaving], now_s: float) -> frozenset[WorkloadId]:
-        """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time."""
-        found = {gone.beneficiary for gone in leaving}
-        for id in self._yielded:
-            workload = self.workloads[id]
-            if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
-                taker = self.workloads.get(workload.yielded_to) if workload.yielded_to is not None else None
-                if taker is None or (taker.requeued_s or 0.0) <= workload.requeued_s:  # else it had the room, and left
-                    found.add(workload.yielded_to)
-                if workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
-                    found.add(id)
-        return frozenset(id for id in found if id is not None)
-
     def _repairs(self, now_s: float, hold_s: float) -> frozenset[WorkloadId]:
         """Gangs that wait, or are about to, because they lost a part, for as long as they go before new work."""
         found: set[WorkloadId] = set()
@@ -543,21 +484,3 @@ class Memory:
             self._lapses = [(until_s, id) for id, until_s in self._quiet.items()]
             heapify(self._lapses)
         return found
-
-
-def _ideal(node: NodeSpec | None) -> NodeSpec | None:
-    """The node without what changes while it could take the same things if nothing else ran; None for a lost one."""
-    if node is None or node.health is NodeHealth.LOST:
-        return None
-    return replace(
-        node,
-        health=NodeHealth.OK,
-        reason="",
-        drain_deadline_s=None,
-        foreign=Resources(),
-        foreign_holders=(),
-        foreign_devices=(),
-        blocked_until_s=0.0,
-        idle_since_s=None,
-        device_note="",
-    )

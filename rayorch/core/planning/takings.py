@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
-from rayorch.core.types import Allocation, Member, NodeId, Resources, State, Workload, WorkloadId, charge_of
+from rayorch.core.types import Allocation, Member, NodeId, Resources, State, StopCause, Workload, WorkloadId, charge_of
 
 OWED_S = 60.0
 """How long after its victim has been requeued a beneficiary still goes before all others."""
@@ -101,3 +102,19 @@ def leaving_of(workload: Workload, allocation: Allocation) -> Leaving | None:
     kept = {id(member) for member in stay}  # they are the allocation's own; to compare each with each is square
     members = tuple(m for m in allocation.members if id(m) not in kept)
     return Leaving(workload.id, members, workload.release_by_s, workload.release_for)
+
+
+def owed(
+    leaving: Iterable[Leaving], workloads: Mapping[WorkloadId, Workload], yielded: Iterable[WorkloadId], now_s: float
+) -> frozenset[WorkloadId]:
+    """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time."""
+    found = {gone.beneficiary for gone in leaving}
+    for id in yielded:
+        workload = workloads[id]
+        if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
+            taker = workloads.get(workload.yielded_to) if workload.yielded_to is not None else None
+            if taker is None or (taker.requeued_s or 0.0) <= workload.requeued_s:  # else it had the room, and left
+                found.add(workload.yielded_to)
+            if workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
+                found.add(id)
+    return frozenset(id for id in found if id is not None)
