@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rayorch.core.placement import PlacementView
+from rayorch.core.planning import index
 from rayorch.core.planning.index import KEPT_BESTS, View
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
@@ -34,6 +37,15 @@ def test_nodes_whose_scores_come_and_go_leave_nothing_behind() -> None:
         assert view.best(CPU1, ()) == view.fit(CPU1, "").first(1)[0] == NODES[0].id
     (best,), (fit,) = view._bests.values(), view._fits.values()
     assert fit._heap is not None and len(best._heap) < 100 and len(fit._heap) < 100
+
+
+def test_changes_that_nobody_will_look_at_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "KEPT_CHANGES", 10)
+    view = _view(Room.of(NODES, (), 0.0), [])
+    view.best(CPU1, ())  # the only one of its kind, and never asked for again
+    for _ in range(100):
+        view.changed([NODES[0].id])
+    assert len(view.past) <= 11
 
 
 def test_of_many_bundles_not_all_are_remembered() -> None:

@@ -118,10 +118,11 @@ class View:
         return fit
 
     def _forget_bests(self) -> None:
-        """Of the half that was not asked for longest; of what changed only what the others have not seen is kept."""
+        """Of the half that was not asked for longest, one at least; of what changed the rest is kept that the others
+        have not seen."""
         if self.memo is not None:
             self.memo.marks.clear()
-        kept = sorted(self._bests.items(), key=lambda item: item[1].used)[len(self._bests) // 2 :]
+        kept = sorted(self._bests.items(), key=lambda item: item[1].used)[(len(self._bests) + 1) // 2 :]
         self._bests = dict(kept)
         seen = min((best.seen_past for best in self._bests.values()), default=len(self.past))
         del self.past[:seen]
