@@ -1,8 +1,8 @@
 """Joint gangs: several submissions that start in one commit or not at all.
 
-Those of one queue that name the same joint gang are its members. Before it has begun, at least `count` of them start
-together. After that a member that was requeued starts again with whoever of the others waits too: those that run are
-not stopped for it.
+Those of one queue that name the same joint gang are its members. Before it has begun, at least `count` of them (the
+most that one of them says) start together. After that a member that was requeued starts again with whoever of the
+others waits too: those that run are not stopped for it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ def has_begun(members: Iterable[Workload]) -> bool:
     return any(workload.attempt > 0 for workload in members)
 
 
+def least(workload: Workload, members: Iterable[Workload]) -> int:
+    """How many must start together: where they don't say the same, the most that one of them says."""
+    return max((one.spec.joint.count for one in (workload, *members) if one.spec.joint is not None), default=0)
+
+
 def lacking(workload: Workload, members: Sequence[Workload]) -> int:
     """How many members more must be there before this one may start. `members`: all that have not ended."""
-    joint = workload.spec.joint
-    if joint is None or has_begun(members):
+    if workload.spec.joint is None or has_begun(members):
         return 0
-    return max(0, joint.count - len(members))
+    return max(0, least(workload, members) - len(members))
 
 
 def check_joint_start(workload: Workload, members: Sequence[Workload], starting: set[WorkloadId]) -> None:
@@ -40,9 +44,9 @@ def check_joint_start(workload: Workload, members: Sequence[Workload], starting:
     joint = workload.spec.joint
     if joint is None or has_begun(members):
         return
-    count = sum(member.id in starting for member in members)
-    if count < joint.count:
-        raise StalePlanError(f"{workload.id} starts with {joint.count - 1} more of {joint.name}, not with {count - 1}")
+    count, needed = sum(member.id in starting for member in members), least(workload, members)
+    if count < needed:
+        raise StalePlanError(f"{workload.id} starts with {needed - 1} more of {joint.name}, not with {count - 1}")
 
 
 def batches(starts: Sequence[Start]) -> list[list[int]]:

@@ -59,6 +59,19 @@ def test_nothing_starts_before_enough_submissions_are_there() -> None:
     assert wait.detail == "2 of the 3 submissions of j are there"
 
 
+def test_who_says_a_smaller_number_than_a_partner_waits_with_it() -> None:
+    two = [member("a", count=2), member("b", count=3)]
+    made = plan(snapshot([node("n1", 8)], two), DEFAULT)
+    assert started(made) == {}
+    assert {made.waits[WorkloadId(id)][0].detail for id in "ab"} == {"2 of the 3 submissions of j are there"}
+    whole = plan(snapshot([node("n1", 8)], [*two, member("c", count=2)]), DEFAULT)
+    assert starts(whole) == {"a": ("b", "c"), "b": ("a", "c"), "c": ("a", "b")}
+    books = tree(waiting=[replace(w.spec) for w in two])
+    with pytest.raises(StalePlanError, match="starts with 2 more of j, not with 1"):
+        first, second = (Start(w.id, 1, seats("n1", 2), "") for w in two)
+        books.commit_start(first, V, NOW, (second,))
+
+
 def test_one_that_can_not_start_yet_keeps_the_others() -> None:
     work = [member("a"), replace(member("b"), not_before_s=NOW + 9.0)]
     made = plan(snapshot([node("n1", 8)], work), DEFAULT)

@@ -31,10 +31,8 @@ def joint_wait(claim: Claim, gates: Mapping[str, bool], members: Sequence[Worklo
     assert joint is not None, f"{claim.id} is in no joint gang"
     if (more := lacking(claim.workload, members)) > 0:
         there = len(members)
-        detail = f"{there} of the {joint.count} submissions of {joint.name} are there"
-        return Wait(
-            WaitReason.JOINT, detail, need=joint.count, have=joint.count - more, unit="submissions", unblocks=_UNBLOCKS
-        )
+        detail = f"{there} of the {there + more} submissions of {joint.name} are there"
+        return Wait(WaitReason.JOINT, detail, need=there + more, have=there, unit="submissions", unblocks=_UNBLOCKS)
     back = tuple(sorted(member.id for member in members if gates.get(member.id) and member.id != claim.id))
     if not back:
         return None
