@@ -172,6 +172,9 @@ class AllocatorShell:
                 why = f"the nodes could not be asked for: {str(error) or type(error).__name__}"
                 answers += [why] * (len(requests) - len(answers))
                 break
+            except Exception as error:  # a defect in one must not take the others with it
+                log.exception("a reservation failed")
+                answers.append(f"not entered: {type(error).__name__}: {error}")
         return tuple(answers)
 
     @ray.method

@@ -149,3 +149,22 @@ async def test_where_the_nodes_can_not_be_asked_for_what_was_entered_before_is_k
         assert first == "" and second and "nobody is there" in third and third == fourth
         assert asked == [1, 1, 2]
         assert [key[0] for key in made._books.allocations] == ["a"]
+
+
+async def test_a_defect_in_one_reservation_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reservation(id: str) -> Reservation:
+        return Reservation(WorkloadId(id), 1, seats("n1", 1, gpu=1), 1e12, 0)
+
+    async with shell(World(), monkeypatch) as made:
+        made._synced, made._nodes, made._nodes_version = True, {NodeId("n1"): node("n1")}, 0
+        sound = made._books.reserve
+
+        def defect(workload: WorkloadId, *given: Any) -> Any:
+            if workload == "b":
+                raise ValueError("a defect")
+            return sound(workload, *given)
+
+        monkeypatch.setattr(made._books, "reserve", defect)
+        first, second, third = await made.reserve_many(tuple(map(reservation, "abc")))
+        assert first == third == "" and "a defect" in second
+        assert [key[0] for key in made._books.allocations] == ["a", "c"]
