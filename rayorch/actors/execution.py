@@ -112,15 +112,15 @@ class Executor:
         What can't be done for one workload holds up no other.
         """
         calls = _Calls()
-        try:
-            for action in actions:
-                log.info("%s", action)
-                try:
-                    self._one(action, calls)
-                except ClusterError as error:
-                    log.warning("not carried out, computed anew in the next turn: %s: %s", action, error)
-        finally:
-            calls.send(self._cluster.queues, self._cluster.allocator)
+        for action in actions:
+            log.info("%s", action)
+            try:
+                self._one(action, calls)
+            except ClusterError as error:
+                log.warning("not carried out, computed anew in the next turn: %s: %s", action, error)
+            except Exception:  # a defect in one must not take the others with it
+                log.exception("not carried out, computed anew in the next turn: %s", action)
+        calls.send(self._cluster.queues, self._cluster.allocator)
 
     def _one(self, action: act.Action, calls: _Calls) -> None:
         queues, allocator = self._cluster.queues, self._cluster.allocator

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rayorch.actors import execution
+from rayorch.actors.allocator import GroupsOf
 from rayorch.actors.runner import RunnerSettings
 from rayorch.core import reconcile as act
 from rayorch.core.capacity import Capacity, GroupName, GroupState, Instance, InstancePhase, NodeGroup, Provider
@@ -54,8 +55,10 @@ def test_what_fails_for_one_workload_is_done_for_the_others(monkeypatch: pytest.
     create = SimpleNamespace(remote=made.append)
     executor._cluster = cast(Any, SimpleNamespace(workloads={WorkloadId("bad"): None}, queues=None, allocator=None))
     executor._cluster.allocator = SimpleNamespace(create_many=create)
-    executor.carry_out((ORDER, act.CreateGroups(WorkloadId("good"), 1, (0,))))
-    assert len(made) == 1
+    monkeypatch.setattr(execution, "find_or_none", lambda name: 1 // 0)  # a defect
+    kill = act.KillRunner(WorkloadId("worse"), 1, "it is over")
+    executor.carry_out((ORDER, kill, act.CreateGroups(WorkloadId("good"), 1, (0,))))
+    assert made == [(GroupsOf(WorkloadId("good"), 1, (0,)),)]
 
 
 NOW_S = 1_000.0
