@@ -4,15 +4,14 @@
     ratio_fjf      the same over Tiresias' fjf: first come, first served, and whoever fits goes ahead ("fit job first")
     big_gang_wait  how long gangs of 64 GPUs and more wait with backfill, over how long with a plain reservation
 
-Each is the worst of all loads and slices. The thresholds are the median and the 80 % quantile of the GPU-seconds of all
-jobs before the slice. The 15 virtual clusters are queues whose shares are their parts of the
+Each is the worst of all loads and slices. The thresholds are what a cluster would have learned from all jobs before
+the slice. The 15 virtual clusters are queues whose shares are their parts of the
 GPU-time; what one leaves idle others borrow, and give back. Nobody is told how long anything takes. Load is offered
 GPU-seconds over capacity until the last job comes, reached by compressing arrivals. A start after a stop costs 60 s.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,8 @@ from dataclasses import dataclass, replace
 from benchmarks.harness import arguments, report, say
 from benchmarks.played.traces import at_load, data_folder, gpus_of, nodes, shares, slice_of
 from rayorch.core.eviction import EvictionKnobs
+from rayorch.core.history import LongPast, Sample
+from rayorch.core.log_histogram import quantiles
 from rayorch.core.ordering import OrderKnobs
 from rayorch.core.policy import BackfillKnobs, Profile
 from rayorch.policies.default import DEFAULT
@@ -61,9 +62,13 @@ def whole_trace() -> Trace:
 
 
 def learned(whole: Trace, first: int) -> Profile:
-    """LAS with thresholds from the jobs before the slice. (A live cluster learns from the newest 256 alone.)"""
-    past = sorted(job.duration_s * gpus_of(job) for job in whole.jobs[:first])
-    limits = tuple(past[math.ceil(part * len(past)) - 1] for part in las.LEARNED_QUANTILES)
+    """LAS with the thresholds that a live cluster would have learned from the jobs before the slice."""
+    past = LongPast(0)
+    for job in sorted(whole.jobs[:first], key=lambda job: job.submit_s + job.duration_s):
+        sample = Sample(job.duration_s, job.duration_s * gpus_of(job))
+        past = past.with_samples((sample,), job.submit_s + job.duration_s)
+    limits = quantiles([past.gpu_s], las.LEARNED_QUANTILES)
+    say(f"thresholds learned before job {first}: {', '.join(f'{limit:.0f}' for limit in limits)} GPU-seconds")
     return replace(LAS, ordering=OrderKnobs(las_thresholds_gpu_s=limits))
 
 

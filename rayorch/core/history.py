@@ -3,16 +3,18 @@
 Usage is kept per queue and owner as one decayed sum: what was used `half_life_s` ago counts half (Slurm's
 PriorityDecayHalfLife, Kueue's usageHalfLifeTime). Between two events an account holds a constant amount, so its sum
 at any later time is exact, and each event costs O(1). Finished work is kept as the newest samples of classes from fine
-to coarse (see `classes_of`).
+to coarse (see `classes_of`); of the coarsest, all work of a kind, also the distribution of a long past is kept.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from rayorch.core.log_histogram import LogHistogram, quantiles
 from rayorch.core.types import GPU, UNIT, Kind, QueueId, WorkloadSpec
 
 HALF_LIFE_S = 7 * 24 * 3600.0
@@ -21,8 +23,14 @@ HALF_LIFE_S = 7 * 24 * 3600.0
 MAX_SAMPLES = 256
 """Samples kept of a class; older ones say less of what comes."""
 
+PERIOD_S = 30 * 24 * 3600.0
+"""What finished work tells of the long past counts half after each; so old work is forgotten, but slowly."""
+
 AccountKey = tuple[QueueId, str]
 """(queue, owner)."""
+
+KIND = "kind/"
+"""How the names of the classes of all work of a kind begin."""
 
 _DIGITS = re.compile(r"\d+")
 
@@ -72,16 +80,57 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class LongPast:
+    """How the samples of a long past are distributed, those of each earlier period counting half as much.
+
+    `period`: the number of the newest period of `PERIOD_S` that a sample came in; a clock that is set back changes
+    nothing. `run_s`, `gpu_s`: seconds of work and GPU-seconds, as in `Sample`.
+    """
+
+    period: int
+    run_s: LogHistogram = field(default_factory=LogHistogram)
+    gpu_s: LogHistogram = field(default_factory=LogHistogram)
+
+    def with_samples(self, samples: Sequence[Sample], at_s: float) -> LongPast:
+        """With samples that came at `at_s`."""
+        past = self.at(int(at_s // PERIOD_S))
+        return LongPast(
+            past.period,
+            past.run_s.with_values(sample.run_s for sample in samples),
+            past.gpu_s.with_values(sample.gpu_s for sample in samples),
+        )
+
+    def at(self, period: int) -> LongPast:
+        """The same as it counts in a later period."""
+        if period <= self.period:
+            return self
+        passed = period - self.period
+        return LongPast(period, self.run_s.halved(passed), self.gpu_s.halved(passed))
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """The newest samples of one class, the oldest first. `at_s`: when the last one came."""
+    """The newest samples of one class, the oldest first. `at_s`: when the last one came.
+
+    `past`: of a class of all work of a kind, all samples that there ever were, with the newest.
+    """
 
     name: str
     at_s: float
     samples: tuple[Sample, ...]
+    past: LongPast | None = None
 
     def after(self, older: ServiceClass) -> ServiceClass:
         """These samples after those of the same class that were known before."""
-        return ServiceClass(self.name, self.at_s, (*older.samples, *self.samples)[-MAX_SAMPLES:])
+        past = older.past.with_samples(self.samples, self.at_s) if older.past is not None else None
+        return ServiceClass(self.name, self.at_s, (*older.samples, *self.samples)[-MAX_SAMPLES:], past)
+
+    def with_past(self) -> ServiceClass:
+        """With a long past, which begins with what is known, if it is of a class that has one."""
+        if self.past is not None or not self.name.startswith(KIND):
+            return self
+        past = LongPast(int(self.at_s // PERIOD_S)).with_samples(self.samples, self.at_s)
+        return ServiceClass(self.name, self.at_s, self.samples, past)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +178,24 @@ class History:
         return History(news.half_life_s, accounts, known)
 
 
+def finished_quantiles(
+    classes: Mapping[str, ServiceClass], measure: Literal["run_s", "gpu_s"], parts: Sequence[float], least: int
+) -> tuple[float, ...]:
+    """Below or at what these parts of all finished work lie; empty where fewer than `least` have finished.
+
+    Exact as long as all that counts is among the newest samples, then from the long past, to within 1/32 of the value.
+    """
+    kinds = [entry.with_past() for entry in classes.values() if entry.name.startswith(KIND)]
+    if sum(len(entry.samples) for entry in kinds) < least:
+        return ()
+    known = [(entry, entry.past) for entry in kinds if entry.past is not None]
+    if all(past.gpu_s.total <= len(entry.samples) for entry, past in known):
+        values = sorted(getattr(sample, measure) for entry, _ in known for sample in entry.samples)
+        return tuple(values[math.ceil(part * len(values)) - 1] for part in parts)
+    newest = max(past.period for _, past in known)
+    return quantiles([getattr(past.at(newest), measure) for _, past in known], parts)
+
+
 def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:
     """The classes that a workload belongs to, the finest first; none for an application that serves.
 
@@ -140,4 +207,4 @@ def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:
     kind = spec.kind.value
     sized = f"{kind}/{spec.least(GPU) / UNIT:g}"
     stem = _DIGITS.sub("#", spec.name)
-    return (f"name/{sized}/{spec.owner}/{stem}", f"queue/{sized}/{spec.queue}", f"size/{sized}", f"kind/{kind}")
+    return (f"name/{sized}/{spec.owner}/{stem}", f"queue/{sized}/{spec.queue}", f"size/{sized}", f"{KIND}{kind}")

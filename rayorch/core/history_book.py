@@ -24,7 +24,7 @@ from rayorch.core.history import (
 from rayorch.core.types import CPU, QueueId, Resources, Workload
 
 MAX_CLASSES = 512
-"""Classes kept; beyond that those that heard nothing for longest are forgotten."""
+"""Classes kept; beyond that those that heard nothing for longest are forgotten, never one of all work of a kind."""
 MAX_ACCOUNTS = 20_000
 """Accounts kept; beyond that those that hold nothing and used least are forgotten."""
 SPARE = 0.1
@@ -38,7 +38,8 @@ class HistoryBook:
         """Empty, or what `state` gave when `version` was the tree's."""
         self._half_life_s = HALF_LIFE_S if history is None else history.half_life_s
         self._accounts: dict[AccountKey, Account] = dict(history.accounts) if history is not None else {}
-        self._classes: dict[str, ServiceClass] = dict(history.classes) if history is not None else {}
+        known = history.classes if history is not None else {}
+        self._classes: dict[str, ServiceClass] = {name: entry.with_past() for name, entry in known.items()}
         self._came = {c.name: deque([version] * len(c.samples), MAX_SAMPLES) for c in self._classes.values()}
         """At which version each sample of a class came."""
         self._changed_accounts: ChangeLog[AccountKey] = ChangeLog(version)
@@ -116,11 +117,19 @@ class HistoryBook:
         for name in classes_of(workload.spec):
             known = self._classes.pop(name, None)  # the newest last
             newest = ServiceClass(name, at_s, (sample,))
-            self._classes[name] = newest.after(known) if known is not None else newest
+            newest = newest.after(known) if known is not None else newest.with_past()
+            self._classes[name] = newest
             self._came.setdefault(name, deque(maxlen=MAX_SAMPLES)).append(version)
+            if known is not None and _aged(known, newest):
+                self._send_whole(name, version)
             self._changed_classes.touch(name, version)
         if len(self._classes) > MAX_CLASSES:
             self._drop_classes(version)
+
+    def _send_whole(self, name: str, version: int) -> None:
+        """A class whose long past has aged: a reader can't tell which of its new samples came before that."""
+        came = self._came[name]
+        self._came[name] = deque([version] * len(came), MAX_SAMPLES)
 
     def queue_deleted(self, queue: QueueId, version: int) -> None:
         """Nobody has used anything in a queue that does not exist."""
@@ -145,7 +154,8 @@ class HistoryBook:
         self._forget_all_changes(version)
 
     def _drop_classes(self, version: int) -> None:
-        oldest = sorted(self._classes.values(), key=lambda c: (c.at_s, c.name))
+        named = [entry for entry in self._classes.values() if entry.past is None]
+        oldest = sorted(named, key=lambda c: (c.at_s, c.name))
         for entry in oldest[: int(MAX_CLASSES * SPARE)]:
             del self._classes[entry.name], self._came[entry.name]
             self._changed_classes.drop(entry.name, version)
@@ -154,3 +164,7 @@ class HistoryBook:
         """Every reader gets everything next time."""
         self._changed_accounts = ChangeLog(version - 1)
         self._changed_classes = ChangeLog(version - 1)
+
+
+def _aged(known: ServiceClass, newest: ServiceClass) -> bool:
+    return known.past is not None and newest.past is not None and known.past.period != newest.past.period

@@ -14,7 +14,16 @@ from rayorch.core.decisions import Start, Stop
 from rayorch.core.errors import SpecError
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, HalfLifeSet, QueueDeleted, Resized
 from rayorch.core.forecast import EXPECTED_SLACK, STEP_SLACK, Forecast
-from rayorch.core.history import HALF_LIFE_S, Account, History, HistoryChanges, Sample, ServiceClass, classes_of
+from rayorch.core.history import (
+    HALF_LIFE_S,
+    Account,
+    History,
+    HistoryChanges,
+    Sample,
+    ServiceClass,
+    classes_of,
+    finished_quantiles,
+)
 from rayorch.core.history_book import HistoryBook
 from rayorch.core.lifecycle import Move
 from rayorch.core.queues import QueueTree, TreeState
@@ -210,6 +219,71 @@ def test_accounts_and_classes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(state.accounts) <= 11 and (Q, "busy") in state.accounts and (Q, "user99") in state.accounts
     assert len(state.classes) <= 21 and f"kind/{Kind.TRAIN}" in state.classes
     assert max(len(entry.samples) for entry in state.classes.values()) == 3
+
+
+# ---------------------------------------------------------------- the long past
+
+DAY_S = 24 * 3600.0
+KIND_TRAIN = f"kind/{Kind.TRAIN}"
+
+
+def _done(n: int, gpu_s: float, run_s: float) -> Workload:
+    return Workload(workload(f"w{n}"), State.SUCCEEDED, 0.0, progress_s=run_s, attained_gpu_s=gpu_s)
+
+
+@given(st.lists(st.tuples(st.floats(0, 40 * DAY_S), st.floats(1, 1e6), st.booleans()), max_size=40), st.integers(0, 40))
+def test_a_reader_and_a_restarted_owner_know_the_same_long_past(
+    steps: list[tuple[float, float, bool]], restart: int
+) -> None:
+    book, copy, seen, now_s = HistoryBook(), History(), 0, 0.0
+    for version, (elapsed_s, gpu_s, reads) in enumerate(steps, start=1):
+        now_s += elapsed_s
+        at_s = now_s if version % 5 else now_s / 2  # now and then a clock is set back
+        book.succeeded(_done(version, gpu_s, gpu_s / 2), at_s, version)
+        if version == restart:
+            again = HistoryBook(decode_as(History, encode(book.state())), version)
+            assert again.state() == book.state()
+            book = again
+        if reads:
+            copy, seen = copy.changed(book.changes_since(seen)), version
+    assert copy.changed(book.changes_since(seen)) == book.state()
+
+
+def test_the_long_past_outlasts_the_newest_samples_and_is_halved_by_the_month() -> None:
+    """1,000 long jobs in one month, then 300 short ones: the samples know the short ones alone, the past knows both."""
+    book = HistoryBook()
+    for n in range(1000):
+        book.succeeded(_done(n, 10_000.0, 1000.0), float(n), n + 1)
+    for n in range(300):
+        book.succeeded(_done(n, 100.0, 10.0), 31 * DAY_S + n, n + 1001)
+    classes = book.state().classes
+    past = classes[KIND_TRAIN].past
+    assert past is not None and (past.gpu_s.total, past.run_s.total, past.period) == (800.0, 800.0, 1)
+    assert {sample.gpu_s for sample in classes[KIND_TRAIN].samples} == {100.0}
+    found = finished_quantiles(classes, "gpu_s", (0.37, 0.5), 20)
+    assert found == pytest.approx((100.0, 10_000.0), rel=1 / 32)
+    assert finished_quantiles(classes, "run_s", (0.37, 0.5), 20) == pytest.approx((10.0, 1000.0), rel=1 / 32)
+    assert finished_quantiles(classes, "gpu_s", (0.5,), 300) == ()
+    assert all((entry.past is not None) == (name == KIND_TRAIN) for name, entry in classes.items())
+
+
+def test_work_of_another_kind_that_ended_long_ago_counts_less() -> None:
+    book = HistoryBook()
+    for n in range(400):
+        other = Workload(workload(f"b{n}", kind=Kind.JOB), State.SUCCEEDED, 0.0, progress_s=10.0, attained_gpu_s=10.0)
+        book.succeeded(other, 0.0, n + 1)
+    for n in range(300):
+        book.succeeded(_done(n, 1000.0, 1000.0), 32 * DAY_S, n + 401)
+    found = finished_quantiles(book.state().classes, "gpu_s", (0.4, 0.41), 20)
+    assert found == pytest.approx((10.0, 1000.0), rel=1 / 32), "400 jobs of another kind count 200 against 300"
+
+
+def test_a_journal_of_before_there_was_a_long_past_begins_one_with_what_it_knows() -> None:
+    samples = tuple(Sample(10.0, 10.0 * n) for n in range(1, 31))
+    book = HistoryBook(History(classes={KIND_TRAIN: ServiceClass(KIND_TRAIN, 5.0, samples)}))
+    book.succeeded(_done(0, 310.0, 10.0), 6.0, 1)
+    past = book.state().classes[KIND_TRAIN].past
+    assert past is not None and past.gpu_s.total == 31
 
 
 # ---------------------------------------------------------------- service

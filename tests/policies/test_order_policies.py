@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayorch.core.history import Account, AccountKey, History, Sample, ServiceClass, classes_of
+from rayorch.core.history_book import HistoryBook
 from rayorch.core.ordering import Basis, OrderKnobs, OrderView, basis_of, order_words
 from rayorch.core.policy import OrderPolicy
-from rayorch.core.types import QueueId, QueueSpec, Workload
+from rayorch.core.types import QueueId, QueueSpec, State, Workload
 from rayorch.policies.order import (
     ageing,
     deadline,
@@ -263,6 +264,27 @@ def test_thresholds_are_learned_when_enough_has_finished() -> None:
     work = pending("w")
     assert las.thresholds(_view(history=_finished(work, [100.0 * n for n in range(1, 20)]))) == ()
     assert las.thresholds(_view(history=_finished(work, [100.0 * n for n in range(1, 21)]))) == (1000.0, 1600.0)
+
+
+def test_thresholds_by_time_are_learned_from_time() -> None:
+    name = classes_of(pending("w").spec)[3]
+    samples = tuple(Sample(float(n), 8.0 * n) for n in range(1, 21))
+    view = _view(history=History(classes={name: ServiceClass(name, 0.0, samples)}))
+    assert (las.thresholds(view), las.time_thresholds(view)) == ((80.0, 128.0), (10.0, 16.0))
+    ran = replace(pending("w"), progress_s=12.0, attained_gpu_s=50.0)
+    assert (las.key(ran, view)[1], las.time_key(ran, view)[1]) == (0, 1)
+    assert "level 2 of 3 (12 seconds of work so far)" in order_words(las.time_key, ran, view)
+
+
+def test_a_burst_of_work_that_is_all_alike_does_not_become_the_thresholds() -> None:
+    """300 of about 700 GPU-seconds after 2,000 jobs of 100 to 100,000: by thresholds of their own they take turns."""
+    book = HistoryBook()
+    for n in range(2300):
+        gpu_s = 10.0 ** (2 + n * 7 % 2000 / 2000 * 3) if n < 2000 else 700.0 + n % 7
+        done = Workload(pending("w").spec, State.SUCCEEDED, 0.0, progress_s=gpu_s, attained_gpu_s=gpu_s)
+        book.succeeded(done, float(n), n + 1)
+    found = las.thresholds(_view(history=book.state()))
+    assert found == pytest.approx((10 ** (2 + 3 * 850 / 2000), 10 ** (2 + 3 * 1540 / 2000)), rel=1 / 30)
 
 
 def test_what_has_waited_long_enough_for_what_it_ran_is_back_at_the_top() -> None:

@@ -2,11 +2,12 @@
 
 Work starts on the top level and goes one down at each threshold of attained service: short work is not kept waiting by
 long work, without anybody having said how long anything takes. Within a level: first come, first served. Where no
-thresholds are set they are the median and the 80 % quantile of what finished work has attained, as long as enough has
-finished; before that all is one level.
+thresholds are set they are the median and the 80 % quantile of what finished work has attained in a long past (what
+finished a month before counts half), as long as enough has finished; before that all is one level.
 
 `promoting_key` also brings back to the top what has waited `las_promote` times as long as it has run; when it runs
-then, only what it attains from there on counts. `time_key` counts seconds alone, whatever the number of GPUs.
+then, only what it attains from there on counts. `time_key` counts seconds of work alone, whatever the number of GPUs;
+so do its thresholds.
 
 Where the profile evicts by order, work of a level makes room for work of a higher one, never for its own. So who is
 demoted goes on while nobody above needs the room. The artifact puts it behind all that wait on its new level; and it
@@ -15,9 +16,11 @@ computes the next demotion by (limit - seconds) / GPUs, in mixed units, which is
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Literal
 
+from rayorch.core.history import finished_quantiles
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words, ranks
 from rayorch.core.service import attained_gpu_s, gpus_held, held_since_s, run_s
 from rayorch.core.types import Workload
@@ -31,16 +34,26 @@ HAIR = 1e-9
 
 def _words(workload: Workload, view: OrderView) -> str:
     served, limits = attained_gpu_s(workload, view.now_s), view.once(thresholds)
-    where = f"level {level(workload, view) + 1} of {len(limits) + 1} ({served:.0f} GPU-seconds so far)"
+    return _level_words(workload, level(workload, view), limits, f"{served:.0f} GPU-seconds")
+
+
+def _time_words(workload: Workload, view: OrderView) -> str:
+    ran, limits = run_s(workload, view.now_s), view.once(time_thresholds)
+    return _level_words(workload, _level_at(ran, limits), limits, f"{ran:.0f} seconds of work")
+
+
+def _level_words(workload: Workload, at: int, limits: Sequence[float], so_far: str) -> str:
+    where = f"level {at + 1} of {len(limits) + 1} ({so_far} so far)"
     return f"by priority ({workload.spec.priority}), then by {where}"
 
 
 def _demoted_s(workload: Workload, view: OrderView) -> float | None:
-    return _reaches_s(workload, view, attained_gpu_s(workload, view.now_s), gpus_held(workload))
+    attained = attained_gpu_s(workload, view.now_s)
+    return _reaches_s(workload, view, view.once(thresholds), attained, gpus_held(workload))
 
 
 def _time_demoted_s(workload: Workload, view: OrderView) -> float | None:
-    return _reaches_s(workload, view, run_s(workload, view.now_s), 1.0)
+    return _reaches_s(workload, view, view.once(time_thresholds), run_s(workload, view.now_s), 1.0)
 
 
 @ranks(2, _demoted_s)
@@ -61,10 +74,10 @@ def promoting_key(workload: Workload, view: OrderView) -> SortKey:
 
 @ranks(2, _time_demoted_s)
 @based_on(Basis.HISTORY)
-@in_words(_words)
+@in_words(_time_words)
 def time_key(workload: Workload, view: OrderView) -> SortKey:
     """The same by seconds of work instead of GPU-seconds (the one dimension of earlier least attained service)."""
-    at = _level_at(run_s(workload, view.now_s), view)
+    at = _level_at(run_s(workload, view.now_s), view.once(time_thresholds))
     return (-workload.spec.priority, at, workload.submitted_s)
 
 
@@ -78,17 +91,18 @@ def senior_key(workload: Workload, view: OrderView) -> SortKey:
 
 def level(workload: Workload, view: OrderView) -> int:
     """0 is the top."""
-    return _level_at(attained_gpu_s(workload, view.now_s), view)
+    return _level_at(attained_gpu_s(workload, view.now_s), view.once(thresholds))
 
 
-def _level_at(attained: float, view: OrderView) -> int:
-    return bisect_right(view.once(thresholds), attained * (1 + HAIR))
+def _level_at(attained: float, limits: Sequence[float]) -> int:
+    return bisect_right(limits, attained * (1 + HAIR))
 
 
-def _reaches_s(workload: Workload, view: OrderView, attained: float, pace: float) -> float | None:
+def _reaches_s(
+    workload: Workload, view: OrderView, limits: Sequence[float], attained: float, pace: float
+) -> float | None:
     """When running work will have attained what takes it one level down."""
-    limits = view.once(thresholds)
-    at = bisect_right(limits, attained * (1 + HAIR))
+    at = _level_at(attained, limits)
     if at == len(limits) or pace <= 0 or held_since_s(workload) is None:
         return None
     return view.now_s + (limits[at] - attained) / pace
@@ -100,7 +114,7 @@ def _level_with_promotion(workload: Workload, view: OrderView) -> int:
     since_s, started_s = workload.requeued_s, workload.started_s
     if since_s is None or started_s is None or not _waited_enough(workload.progress_s, started_s - since_s, view):
         return level(workload, view)
-    return _level_at(attained_gpu_s(workload, view.now_s) - workload.attained_gpu_s, view)
+    return _level_at(attained_gpu_s(workload, view.now_s) - workload.attained_gpu_s, view.once(thresholds))
 
 
 def promoted(workload: Workload, view: OrderView) -> bool:
@@ -117,10 +131,13 @@ def _waited_enough(ran_s: float, waited_s: float, view: OrderView) -> bool:
 
 def thresholds(view: OrderView) -> tuple[float, ...]:
     """Attained service, in GPU-seconds, at which work goes one level down; rising."""
-    if view.knobs.las_thresholds_gpu_s:
-        return view.knobs.las_thresholds_gpu_s
-    classes = view.history.classes
-    attained = sorted(s.gpu_s for name in classes if name.startswith("kind/") for s in classes[name].samples)
-    if len(attained) < MIN_SAMPLES:
-        return ()
-    return tuple(attained[math.ceil(q * len(attained)) - 1] for q in LEARNED_QUANTILES)
+    return view.knobs.las_thresholds_gpu_s or _learned(view, "gpu_s")
+
+
+def time_thresholds(view: OrderView) -> tuple[float, ...]:
+    """The same in seconds of work."""
+    return view.knobs.las_thresholds_gpu_s or _learned(view, "run_s")
+
+
+def _learned(view: OrderView, measure: Literal["run_s", "gpu_s"]) -> tuple[float, ...]:
+    return finished_quantiles(view.history.classes, measure, LEARNED_QUANTILES, MIN_SAMPLES)
