@@ -38,7 +38,7 @@ class Step(Text):
     the provider can't be read, shows what is true now, for so long. `hide`, `show`: a group is not listed, is again.
     """
 
-    at: float = Field(ge=0)
+    at: float = Field(ge=0, le=100_000)
     submit: WorkloadText | list[WorkloadText] = []
     apply: list[dict[str, object]] = []
     works: dict[str, WorkText] = {}

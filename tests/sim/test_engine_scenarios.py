@@ -92,6 +92,7 @@ def test_a_broken_invariant_is_a_result_with_its_story() -> None:
         ("{", ""),
         ('{"about": "x", "steps": [], "nodez": []}', "nodez"),
         ('{"about": "x", "steps": [{"at": -1}]}', "steps.0.at"),
+        ('{"about": "x", "steps": [{"at": 1e18}]}', "steps.0.at"),
         ('{"about": "x", "steps": [{"at": 1, "submit": {"id": "a", "colour": 1}}]}', "steps.0.submit"),
     ],
 )
