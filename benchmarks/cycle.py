@@ -11,7 +11,8 @@
     first_s_10k_nodes     the first turn there, which has to look at everything
 
 CPU time of the planning thread, which is the time on the clock where a core is free: it computes in one thread and
-waits for nothing. The first turn, which has to look at everything, is printed beside the rest. What is played is in
+waits for nothing. Garbage is looked for as seldom as in the live controller (`actors/collecting.py`). The first turn,
+which has to look at everything, is printed beside the rest. What is played is in
 `benchmarks/played/crowd.py`; `--profile 1` prints where the time of the steady turns goes. `--table 1` prints in place
 of all that how a turn grows with nodes, with what waits and with queues, row by row as it stands in docs/speed.md.
 """
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from benchmarks.exhaustive import preempt_gap_ok
 from benchmarks.harness import arguments, percentile, report, say
 from benchmarks.played.crowd import MIX, SINGLES, Crowd, Mix
+from rayorch.actors.collecting import collect_seldom
 from rayorch.core.decisions import Plan, Stop
 from rayorch.core.planner import plan
 from rayorch.core.planning.claims import gang_of, start_claim
@@ -160,6 +162,7 @@ def main() -> int:
     quick = {"turns": 5, "large_turns": 2, "nodes": 200, "pending": 2_000, "large": 1_000, "rounds": 3, "cases": 20}
     usual = {"turns": 100, "large_turns": 8, "nodes": 1000, "pending": 10_000, "large": 10_000, "rounds": 12}
     given = arguments("cycle", {**quick, "profile": 0}, {**usual, "cases": 200, "profile": 0, "table": 0})
+    collect_seldom()
     if given.table:
         table(given.turns)
         return 0
