@@ -12,6 +12,12 @@ from rayorch.core.types import Member, Resources, Workload, charge_of, gpus_of_m
 
 def fits_quota(claim: Claim, *quotas: Quota) -> bool:
     """Whether the claim's queue and its owner may take it, by all of these books."""
+    if not claim.parts:
+        queue, amount, owner, attempts = claim.queue, claim.resources, claim.owner, claim.attempts
+        for quota in quotas:  # noqa: SIM110 - a generator costs as much as the question
+            if not quota.fits(queue, amount, owner, attempts):
+                return False
+        return True
     wants = _wants(claim)
     return all(
         quota.fits(claim.queue, amount, owner, attempts) for quota in quotas for owner, amount, attempts in wants
@@ -20,8 +26,6 @@ def fits_quota(claim: Claim, *quotas: Quota) -> bool:
 
 def _wants(claim: Claim) -> list[tuple[str, Resources, int]]:
     """What the claim asks of each owner's limits; all of it, then what is of each owner alone."""
-    if not claim.parts:
-        return [(claim.owner, claim.resources, claim.attempts)]
     whole = [(claim.owner, claim.resources, claim.attempts)]
     owners = sorted({part.owner for part in claim.parts})
     if len(owners) < 2:

@@ -48,6 +48,7 @@ from rayorch.core.types import (
     WorkloadId,
     charge_of,
 )
+from rayorch.core.values import changed
 
 if TYPE_CHECKING:
     from rayorch.core.planning.set_aside import Aside
@@ -232,8 +233,17 @@ class Draft:
         """Where something can start now: room in both books."""
         score, memo = self._plain_score()
         view = self._view("open", lambda: tuple(books.room for books in self.both), score, memo)
-        search = self.search(*view.rooms())
-        return replace(search, score=score, view=view, domain_score=lambda domain: (view.units(domain),))
+        return self._indexed(view, score)
+
+    def _indexed(self, view: View, score: NodeScore) -> Search:
+        """Where to look in the rooms of an index: open nodes, that score, the fullest domain that suffices."""
+        if len(self.shut) != len(self.closed):
+            self.shut = frozenset(self.closed)
+
+        def fullest(domain: Domain) -> SortKey:
+            return (view.units(domain),)
+
+        return Search(view.rooms(), self.facts.topology, score, fullest, self.shut, view=view)
 
     def open_search_for(self, claim: Claim) -> Search:
         """The same for this claim, where scores depend on who asks."""
@@ -255,9 +265,7 @@ class Draft:
         """Where something can start when all that is leaving has left."""
         score, memo = self._plain_score()
         view = self._view("soon", lambda: (self.soon.room,), score, memo)
-        return replace(
-            self.search(self.soon.room), view=view, score=score, domain_score=lambda domain: (view.units(domain),)
-        )
+        return self._indexed(view, score)
 
     def idle_search(self) -> Search:
         """Where something could start if all work ended: the nodes that are in use least first."""
@@ -327,9 +335,9 @@ class Draft:
             member = ask.on(node, devices[0], self.facts.horizon.models.get(node, ""))
             if len(paths[node]) > 2 or position in channels:  # it has more than the level of all and its own
                 path = paths[node][-1][1] if len(paths[node]) > 2 else ""
-                member = replace(member, path=path, channel=channels.get(position))
+                member = changed(member, path=path, channel=channels.get(position))
             if device_need(ask.bundle).share_mib:
-                member = replace(member, bundle=books[0].room.slot(node).realised(ask.bundle, devices[0]))
+                member = changed(member, bundle=books[0].room.slot(node).realised(ask.bundle, devices[0]))
             members.append(member)
         for part, ours in parts_of(claim, tuple(members)):
             for pair in books:

@@ -42,6 +42,7 @@ class Facts:
     seats, by queue. Of these, by id: `uneasy`, whom stage 2 could have something to say about; `asking`, who may ask
     for more seats; `growing`, who may take surplus ones. `joint`: all, waiting ones too, that are parts of joint gangs.
     `saved`: live attempts of workloads with a checkpoint. `placement`: what scores may look at beside a node.
+    `lowest_priority`: of all live attempts that may be evicted as far as they themselves say, 2**63 without any.
     """
 
     snapshot: Snapshot
@@ -67,6 +68,7 @@ class Facts:
     joint: Sequence[WorkloadId]
     saved: Collection[WorkloadId]
     placement: PlacementView
+    lowest_priority: int
     _live: list[tuple[Workload, Allocation]] = field(default_factory=list, repr=False, compare=False)
 
     def strict(self, queue: QueueId) -> bool:

@@ -46,6 +46,11 @@ class Protected(Mapping[WorkloadId, str]):
         self._facts = draft.facts
         self._more: dict[WorkloadId, str] = {}
 
+    @property
+    def own(self) -> Mapping[WorkloadId, str]:
+        """What others have added to it."""
+        return self._more
+
     def __setitem__(self, id: WorkloadId, reason: str) -> None:
         self._more[id] = reason
 

@@ -226,15 +226,17 @@ class Fit:
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, bundle, model, pieces = self._view, self._bundle, self._model, self.pieces
         closed, models = view.closed, view.topology.models
-        counts = [room.pieces for room in view.rooms()]
+        rooms = view.rooms()
+        slots, takers, others = rooms[0].slots, rooms[0].takers, rooms[1:]
         ranked = self._heap is not None  # else nobody has asked for the best yet
         for node in nodes:
             if node in closed or (model and models.get(node) != model):
                 count = 0
             else:
-                count = counts[0](node, bundle)
-                if count and len(counts) > 1:
-                    count = min(count, counts[1](node, bundle))
+                count = slots[node].pieces(bundle) if node in takers else 0
+                for room in others if count else ():
+                    if room.slots[node] is not slots[node] or room.takers is not takers:
+                        count = min(count, room.pieces(node, bundle))
             before = pieces.get(node, 0)
             if count != before:
                 self._count(node, count - before)
@@ -356,8 +358,12 @@ class Best:
                         if len(known) >= KEPT_SCORES:
                             known.clear()
                         score = known[mark] = view.score(bundle, node, slot) if slot.fits(bundle) else None
-                    if score is not None and others and not all(room.fits(node, bundle) for room in others):
-                        score = None
+                    if score is not None:
+                        for room in others:
+                            if node not in room.takers or (
+                                (far := room.slots[node]) is not slot and not far.fits(bundle)
+                            ):
+                                score = None
             before = scores.get(node)
             if score is None:
                 if before is not None:

@@ -36,7 +36,7 @@ from rayorch.core.planning.groups import required_levels
 from rayorch.core.planning.index import View
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.lines import Key as OrderKey
-from rayorch.core.planning.takings import Leaving, leaving_of, owed
+from rayorch.core.planning.takings import Leaving, Offer, leaving_of, owed
 from rayorch.core.planning.tracked import Tracked, ideal
 from rayorch.core.policy import Profile
 from rayorch.core.quota import Quota, QuotaTree
@@ -93,6 +93,7 @@ class Memory:
         self._ordered_by: tuple[object, object] = (None, None)
         self.hopeless: dict[Shape, bool] = {}
         self.demands: dict[WorkloadId, GangDemand] = {}
+        self.offers: dict[WorkloadId, Offer | None] = {}  # of live attempts that were asked for one
         self._tree = QuotaTree(())
         self._known: dict[Key, Allocation] = {}  # as the allocator says
         self._bound: dict[Key, Allocation] = {}  # with devices for every member
@@ -106,6 +107,7 @@ class Memory:
         self._charged: dict[WorkloadId, tuple[Workload, Resources]] = {}
         self._leaving: dict[WorkloadId, list[Leaving]] = {}
         self._live_in: dict[QueueId, dict[WorkloadId, Workload]] = {}
+        self._priorities: dict[int, int] = {}  # how many of each could be evicted
         self._quiet: dict[WorkloadId, float] = {}
         self._lapses: list[tuple[float, WorkloadId]] = []  # a heap of the same, with entries that hold no more
         self._troubled: set[NodeId] = set()  # nodes that were such when they, or what is on them, changed
@@ -364,8 +366,10 @@ class Memory:
             del live[id]
             if not live:
                 del self._live_in[queue]
+            self._count_priority(workload, -1)
         self._leaving.pop(id, None)
         self.demands.pop(id, None)
+        self.offers.pop(id, None)
         self._quiet.pop(id, None)
         self._asking.discard(id)
         self._growing.discard(id)
@@ -374,6 +378,13 @@ class Memory:
         self._broken.discard(id)
         self._joint.discard(id)
 
+    def _count_priority(self, workload: Workload, more: int) -> None:
+        spec, counts = workload.spec, self._priorities
+        if spec.preemptible and workload.state is State.RUNNING:
+            count = counts[spec.priority] = counts.get(spec.priority, 0) + more
+            if not count:
+                del counts[spec.priority]
+
     def _hold(self, workload: Workload, allocation: Allocation, profile: Profile) -> None:
         id, queue, amount = workload.spec.id, workload.spec.queue, allocation.charge
         self._held[id] = allocation
@@ -381,6 +392,7 @@ class Memory:
         self._charged[id] = (workload, amount)
         self.quota.charge(queue, amount, workload.spec.owner, 1)
         self._live_in.setdefault(queue, {})[id] = workload
+        self._count_priority(workload, 1)
         quiet_s = self._quiet[id] = quiet_until_s(workload, allocation, profile)
         heappush(self._lapses, (quiet_s, id))
         gone = leaving_of(workload, allocation)
@@ -419,6 +431,7 @@ class Memory:
             asking=sorted(self._asking),
             growing=sorted(self._growing),
             saved=self._saved,
+            lowest_priority=min(self._priorities, default=2**63) if profile.preemption else 2**63,
             placement=self._seen_by_scores(profile),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},

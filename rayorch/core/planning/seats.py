@@ -17,6 +17,7 @@ from rayorch.core.room import Room
 from rayorch.core.sharing import GPU_MEMORY, device_need, uses_devices
 from rayorch.core.topology import NODE_LEVEL, Domain, Topology
 from rayorch.core.types import GPU, UNIT, NodeId, Resources, total
+from rayorch.core.values import changed
 
 DomainScore = Callable[[Domain], SortKey]
 """Which of several domains that take the whole gang; the smallest goes first."""
@@ -44,7 +45,7 @@ class Search:
 
     def on(self, model: str) -> Search:
         """The same where GPUs may be of one model only."""
-        return replace(self, model=model)
+        return changed(self, model=model)
 
     def has_model(self, node: NodeId) -> bool:
         """Whether GPUs of this node may be taken, by their model."""
@@ -75,7 +76,7 @@ def find(shape: Shape, search: Search) -> tuple[NodeId, ...] | None:
     if min(room.free_gpu_units for room in search.rooms) < need:
         return None
     if shape.by_score and search.view is not None and len(shape.bundles) == 1 and shape.bundles[0][1] == 1:
-        return _find(shape, need, replace(search, models=shape.accelerators))
+        return _find(shape, need, changed(search, models=shape.accelerators) if shape.accelerators else search)
     if shape.accelerators:
         tried = (_find(shape, need, search.on(model)) for model in shape.accelerators)
         return next((nodes for nodes in tried if nodes is not None), None)

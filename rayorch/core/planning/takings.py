@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rayorch.core.lost_time import Rate, RateOf
 from rayorch.core.planning.claims import staying
 from rayorch.core.policy import SortKey
 from rayorch.core.types import Allocation, Member, NodeId, Resources, State, StopCause, Workload, WorkloadId, charge_of
+from rayorch.core.values import changed
 
 OWED_S = 60.0
 """How long after its victim has been requeued a beneficiary still goes before all others."""
@@ -50,7 +52,8 @@ class Move:
     stops: bool
     cost_gpu_s: float
     price: float
-    _frees: list[Resources] = field(default_factory=list, init=False, repr=False, compare=False)
+    _frees: list[Resources] = field(default_factory=list, repr=False, compare=False)
+    _by_node: list[tuple[tuple[NodeId, int], ...]] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def frees(self) -> Resources:
@@ -61,7 +64,12 @@ class Move:
 
     @property
     def gpu_units_by_node(self) -> tuple[tuple[NodeId, int], ...]:
-        """The GPU units that come free on each node where any do."""
+        """The GPU units that come free on each node where any do; worked out once."""
+        if not self._by_node:
+            self._by_node.append(self._units_by_node())
+        return self._by_node[0]
+
+    def _units_by_node(self) -> tuple[tuple[NodeId, int], ...]:
         first, units = self.members[0].bundle, self.members[0].bundle.gpu_units
         if len(self.members) == 1:
             return ((self.members[0].node, units),) if units else ()
@@ -83,6 +91,36 @@ class Move:
         number = 0 if self.stops else max((m.surplus for m in self.members), default=0)
         spec = self.victim.spec
         return (self.price, spec.priority, -(self.victim.started_s or 0.0), spec.id, -number)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What holds of an attempt's whole stop for as long as the workload and its seats are these very objects.
+
+    `move`: the stop, at no cost. `rate`: what it costs. `least_s`: how long it runs at least by what it says itself.
+    """
+
+    workload: Workload
+    allocation: Allocation
+    move: Move
+    rate: Rate
+    started_s: float
+    least_s: float
+
+    @staticmethod
+    def of(workload: Workload, allocation: Allocation, rate: RateOf) -> Offer | None:
+        """None for an attempt that has other moves than its stop, or none at all."""
+        spec, kept = workload.spec, staying(allocation)
+        if workload.state is not State.RUNNING or not spec.preemptible or spec.resizable or not kept:
+            return None
+        move = Move(workload, kept, True, 0.0, 0.0)
+        return Offer(
+            workload, allocation, move, rate(workload, allocation), workload.started_s or 0.0, spec.min_runtime_s
+        )
+
+    def at(self, cost_gpu_s: float, price: float) -> Move:
+        """The move at that cost."""
+        return changed(self.move, cost_gpu_s=cost_gpu_s, price=price)
 
 
 def leaving_of(workload: Workload, allocation: Allocation) -> Leaving | None:

@@ -21,7 +21,7 @@ class Tracked(Generic[K, T]):
 
     def __init__(self) -> None:
         self._last: Sequence[T] = ()
-        self._known: set[int] | None = None  # made when it is needed
+        self._known: dict[int, T] | None = None  # the last by identity, made when it is needed
         self._table: Table[K, T] | None = None
         self._version = 0
 
@@ -31,11 +31,14 @@ class Tracked(Generic[K, T]):
             return self._take_rows(items, held)
         if items is self._last:
             return [], []
-        before = self._last if self._table is None else tuple(held.values())
-        were = self._known if self._known is not None and self._table is None else set(map(id, before))
-        known = set(map(id, items))
-        gone = [item for item in before if id(item) not in known]
-        come = [item for item in items if id(item) not in were]
+        were = self._known
+        if were is None or self._table is not None:
+            before = self._last if self._table is None else tuple(held.values())
+            were = dict(zip(map(id, before), before, strict=True))
+        known = dict(zip(map(id, items), items, strict=True))
+        left, new = were.keys() - known.keys(), known.keys() - were.keys()
+        gone = [were[number] for number in filter(left.__contains__, were)] if left else []
+        come = [known[number] for number in filter(new.__contains__, known)] if new else []
         self._last, self._known, self._table = items, known, None
         return gone, come
 

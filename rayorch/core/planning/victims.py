@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
+from rayorch.core.lost_time import RateOf, rate_of
 from rayorch.core.planning.claims import Claim, by_number, removable
 from rayorch.core.planning.draft import Draft, Move
+from rayorch.core.planning.heal import Protected
 from rayorch.core.planning.rights import fenced_off, settling
+from rayorch.core.planning.takings import Offer
 from rayorch.core.quota import Quota
 from rayorch.core.types import Member, QueueId, Resources, Workload, WorkloadId, charge_of
 
@@ -83,8 +86,43 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
         draft.moves = tuple(move for move in draft.moves if move.victim.spec.id not in draft.moved_on)
         draft.moved_on.clear()
     if draft.moves is None:
+        rate = rate_of(draft.facts.profile.victims)
+        if rate is not None and isinstance(draft.protected, Protected) and draft.facts.profile.preemption:
+            _price_all(draft, rate)
         draft.moves = tuple(move for queue in draft.facts.live_in for move in _moves_in(draft, queue))
     return draft.moves
+
+
+def _price_all(draft: Draft, rate: RateOf) -> None:
+    """The moves of everybody who has just one, his stop, whose cost follows from the time: see `_made` for the rule."""
+    facts, known, changed = draft.facts, draft.moves_of, (draft.stops, draft.removals)
+    now_s, held, offers, protected = facts.now_s, facts.held, draft.memory.offers, draft.protected
+    more = protected.own if isinstance(protected, Protected) else protected
+    exempt_s, weights = facts.profile.eviction.exempt_s, dict[int, float]()
+    for queue, live in facts.live_in.items():
+        spec = draft.now.quota.min_runtime(queue)
+        least_s = max(exempt_s, spec.min_runtime_s) if spec is not None else exempt_s
+        for workload in live:
+            id = workload.spec.id
+            if id in known or id in more or id in changed[0] or id in changed[1]:
+                continue
+            offer = offers.get(id)
+            if offer is None or offer.workload is not workload or offer.allocation is not held[id]:
+                if id in offers and offer is None:
+                    continue
+                offer = offers[id] = Offer.of(workload, held[id], rate)
+                if offer is None:
+                    continue
+            ran_s = now_s - offer.started_s
+            if ran_s < least_s or ran_s < offer.least_s:
+                known[id] = ()
+                continue
+            priority = workload.spec.priority
+            weight = weights.get(priority)
+            if weight is None:
+                weight = weights[priority] = _weight(draft, workload)
+            cost = offer.rate.at(now_s)
+            known[id] = (offer.at(cost, cost * weight),)
 
 
 def _moves_in(draft: Draft, queue: QueueId) -> Iterable[Move]:
@@ -127,6 +165,9 @@ def _lowest_priority(draft: Draft) -> int:
     """The lowest priority of all that could be evicted when the turn began."""
     if draft.lowest_priority is None:
         workloads, protected = draft.facts.workloads, draft.protected
+        if isinstance(protected, Protected) and not protected.own:
+            draft.lowest_priority = draft.facts.lowest_priority
+            return draft.lowest_priority
         priorities = (workloads[id].spec.priority for id in draft.facts.held if id not in protected)
         draft.lowest_priority = min(priorities, default=2**63)
     return draft.lowest_priority

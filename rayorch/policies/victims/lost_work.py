@@ -6,6 +6,9 @@ checkpoints loses all since its start; an application that serves loses nothing 
 
 from __future__ import annotations
 
+from math import inf
+
+from rayorch.core.lost_time import Rate, growing
 from rayorch.core.sharing import counted
 from rayorch.core.types import UNIT, Allocation, Kind, Workload
 
@@ -13,19 +16,26 @@ RESTART_S = 30.0
 """What stopping and starting costs each GPU: imports, process groups, loading the checkpoint."""
 
 
-def cost(workload: Workload, allocation: Allocation, now_s: float) -> float:
-    """GPU-seconds lost by stopping it now. Work without GPUs costs the seconds alone."""
+def rate(workload: Workload, allocation: Allocation) -> Rate:
+    """How the cost grows from its last checkpoint on."""
     units, each, bundle = 0, 0, None
     for member in allocation.members:
         if member.bundle is not bundle:  # members alike share theirs
             bundle = member.bundle
             each = counted(bundle).gpu_units
         units += each
-    return (_unsaved_s(workload, now_s) + RESTART_S) * (units / UNIT or 1.0)
+    return Rate(_saved_s(workload), RESTART_S, units / UNIT or 1.0)
 
 
-def _unsaved_s(workload: Workload, now_s: float) -> float:
+@growing(rate)
+def cost(workload: Workload, allocation: Allocation, now_s: float) -> float:
+    """GPU-seconds lost by stopping it now. Work without GPUs costs the seconds alone."""
+    return rate(workload, allocation).at(now_s)
+
+
+def _saved_s(workload: Workload) -> float:
+    """Up to when nothing would be lost; infinite where nothing is at any time."""
     if workload.spec.kind is Kind.SERVE or workload.ready_s is None:
-        return 0.0
+        return inf
     saved_s = workload.checkpoint.committed_s if workload.checkpoint is not None else workload.ready_s
-    return max(0.0, now_s - max(saved_s, workload.ready_s))
+    return max(saved_s, workload.ready_s)
