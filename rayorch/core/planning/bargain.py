@@ -181,11 +181,13 @@ def _cheapest_lots(
 ) -> Iterator[list[_Lot]]:
     """For each domain that the claim could keep to, enough lots for all pieces and some more; the cheapest first."""
     topology, level, count = draft.facts.topology, shape.topology.required, len(pieces)
-    by_domain: dict[str, list[_Lot]] = {}
+    everywhere: list[_Lot] = []
+    by_domain: dict[str, list[_Lot]] = {} if level is not None else {"": everywhere}
     for node, on_node in _lots(draft, pieces[0], count, model, by_victim):
-        domain = topology.domain_of(level, node) if level is not None else None
-        if level is None or domain is not None:
-            by_domain.setdefault(domain.name if domain is not None else "", []).extend(on_node)
+        if level is None:
+            everywhere += on_node
+        elif (domain := topology.domain_of(level, node)) is not None:
+            by_domain.setdefault(domain.name, []).extend(on_node)
     ranked = []
     for name, lots in sorted(by_domain.items()):
         lots.sort()
@@ -200,6 +202,7 @@ def _lots(
 ) -> Iterator[tuple[NodeId, list[_Lot]]]:
     """On each node, piece by piece: the victims with the least price for a GPU there go first."""
     room, models = draft.soon.room, draft.facts.topology.models
+    slots, takers, closed = room.slots, room.takers, draft.closed
     at: defaultdict[NodeId, list[_Entry]] = defaultdict(list)
     for id, own in by_victim.items():
         for move in own:
@@ -207,11 +210,11 @@ def _lots(
             for node, freed in move.gpu_units_by_node:
                 at[node].append((price / freed, id, freed, price))
     for node, entries in at.items():
-        if not room.usable(node) or node in draft.closed or (model and models.get(node) != model):
+        if node not in takers or node in closed or (model and models.get(node) != model):
             continue
         if len(entries) > 1:
             entries.sort()
-        lots = _lots_on(node, room.gpu_units(node), entries, piece, most)
+        lots = _lots_on(node, max(0, slots[node].gpu_units), entries, piece, most)
         if lots:
             yield node, lots
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
+from rayorch.core.lost_time import rate_of
 from rayorch.core.ordering import Basis
 from rayorch.core.placement import PlacementView, capacity_by_model
 from rayorch.core.planning.arrivals import Standing, standings
@@ -129,6 +130,7 @@ class Memory:
         """Bring everything up to date."""
         if self._profile is not profile or snapshot.now_s < self._now_s:
             self.forget()
+        begins = self._profile is None
         self._profile, self._now_s = profile, snapshot.now_s
         if self.lends:
             self.room.reclaim()
@@ -138,6 +140,8 @@ class Memory:
         self._take_blocked(snapshot.now_s)
         for id in sorted(changed):
             self._place(id, profile)
+        if begins and (rate := rate_of(profile.victims)) is not None:  # later ones are made when somebody asks
+            self.offers = {id: Offer.of(self.workloads[id], held, rate) for id, held in self._held.items()}
         self.dirty |= changed_nodes
         facts = self._facts(snapshot, profile)
         self.dirty.update(member.node for gone in facts.leaving for member in gone.members)

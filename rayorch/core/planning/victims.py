@@ -89,7 +89,12 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
         rate = rate_of(draft.facts.profile.victims)
         if rate is not None and isinstance(draft.protected, Protected) and draft.facts.profile.preemption:
             _price_all(draft, rate)
-        draft.moves = tuple(move for queue in draft.facts.live_in for move in _moves_in(draft, queue))
+        found, known = list[Move](), draft.moves_of
+        for live in draft.facts.live_in.values():
+            for workload in live:
+                own = known.get(workload.spec.id)
+                found += moves_of(draft, workload) if own is None else own
+        draft.moves = tuple(found)
     return draft.moves
 
 
