@@ -101,7 +101,8 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
 def _price_all(draft: Draft, rate: RateOf) -> None:
     """The moves of everybody who has just one, his stop, whose cost follows from the time: see `_made` for the rule."""
     facts, known, changed = draft.facts, draft.moves_of, (draft.stops, draft.removals)
-    now_s, held, offers, protected = facts.now_s, facts.held, draft.memory.offers, draft.protected
+    now_s, held, protected = facts.now_s, facts.held, draft.protected
+    offers = draft.memory.offers if not draft.released else {}  # the memory may have gone on
     more = protected.own if isinstance(protected, Protected) else protected
     exempt_s, weights = facts.profile.eviction.exempt_s, dict[int, float]()
     for queue, live in facts.live_in.items():
