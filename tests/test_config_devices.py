@@ -126,6 +126,7 @@ def test_every_knob_of_models_can_be_set_in_the_cluster_document() -> None:
             "nextBeforeBorrowing": True,
             "evictBeforeNext": True,
             "evictBeforeBorrowing": True,
+            "byScore": True,
             "upgrade": True,
             "upgradeGain": 0.5,
             "upgradeCooldown": "2h",
@@ -134,6 +135,6 @@ def test_every_knob_of_models_can_be_set_in_the_cluster_document() -> None:
     }
     made = parse_document({"apiVersion": "rayorch/v1", "kind": "Cluster", "metadata": {"name": "main"}, "spec": spec})
     assert isinstance(made, ClusterDocument)
-    assert made.to_core().load_profile().models == ModelKnobs(True, True, True, True, 0.5, 7200.0, 30.0)
+    assert made.to_core().load_profile().models == ModelKnobs(True, True, True, True, True, 0.5, 7200.0, 30.0)
     own = {f"{name}_s" if name in DURATIONS else name for name in ModelsSection.model_fields}
     assert own == {field.name for field in fields(ModelKnobs)}

@@ -12,6 +12,7 @@ from rayorch.config.eviction import EvictionSection
 from rayorch.config.fields import Amounts, Countables, Duration, Items, Model, Name, Version, resources
 from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
+from rayorch.config.placement import PlacementSection
 from rayorch.config.profile import Knob, ProfileSettings, load_profile
 from rayorch.config.timing import BackfillSection, ReservationsSection
 from rayorch.core.admission import NodeShape
@@ -114,6 +115,7 @@ class ClusterSpec(Model):
     backfill: BackfillSection = BackfillSection()
     reservations: ReservationsSection = ReservationsSection()
     models: ModelsSection = ModelsSection()
+    placement: PlacementSection = PlacementSection()
     eviction: EvictionSection = EvictionSection()
     timing: Timing = Timing()
     preemption: bool | None = None
@@ -209,6 +211,7 @@ class ClusterDocument(Model):
                 self.spec.eviction.to_knobs(),
                 self.spec.backfill.to_knobs(),
                 self.spec.reservations.to_knobs(),
+                self.spec.placement.to_core("spec.placement"),
             ),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rayorch.core.errors import SpecError
-from rayorch.core.policy import Profile
+from rayorch.core.policy import PlacementKnobs, Profile
 
 PolicyFunction = Callable[..., object]
 
@@ -52,7 +52,7 @@ class ProfileSettings:
 
     `policies`: by slot, the name of one of ours ("usage", "las:promoting_key") or an import string
     ("module:function"). `knobs`, `ordering`, `models`, `eviction`: values by the field names of Profile, OrderKnobs,
-    ModelKnobs and EvictionKnobs. `name` empty: the preset's.
+    ModelKnobs and EvictionKnobs. `placement` None, `name` empty: the preset's.
     """
 
     name: str = ""
@@ -64,6 +64,7 @@ class ProfileSettings:
     eviction: Mapping[str, Knob] = field(default_factory=dict)
     backfill: Mapping[str, Knob] = field(default_factory=dict)
     reservations: Mapping[str, float] = field(default_factory=dict)
+    placement: PlacementKnobs | None = None
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
@@ -85,6 +86,8 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
     reservations = replace(profile.reservations, **settings.reservations)
     profile = replace(profile, ordering=ordering, models=models, eviction=eviction)
     profile = replace(profile, backfill=backfill, reservations=reservations)
+    if settings.placement is not None:
+        profile = replace(profile, placement=settings.placement)
     return replace(profile, **settings.knobs)  # type: ignore[arg-type]  # checked by the document
 
 

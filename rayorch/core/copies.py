@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from rayorch.core.allocations import AllocationChanges
 from rayorch.core.arrays import entry_ids
+from rayorch.core.asked import AskedClass
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import Capacity
 from rayorch.core.events import NodeCordoned
@@ -54,6 +55,7 @@ class Copies:
         self.allocations: dict[RunnerKey, Allocation] = {}
         self.capacity = Capacity()
         self.history = History()
+        self._asked: tuple[AskedClass, ...] = ()
         self._budgets: tuple[BudgetUse, ...] = ()
         self._countables = Resources()
         self._reservations: tuple[ReservationSpec, ...] = ()
@@ -96,6 +98,7 @@ class Copies:
         for id in changed.forgotten:
             self._forgotten += (id, *entry_ids(id, self._arrays.pop(id, None)))
         self.history = self.history.changed(changed.history)
+        self._asked = changed.asked if changed.asked is not None else self._asked
         self._budgets, self._countables = changed.budgets, changed.countables
         for workload in changed.workloads:
             if workload.spec.array is not None:
@@ -142,6 +145,7 @@ class Copies:
             synced=synced,
             capacity=self.capacity,
             history=self.history,
+            asked=self._asked,
             countables=self._countables,
             reservations=self._reservations,
             budgets=self._budgets,

@@ -21,11 +21,15 @@ class ScoreBasis(IntEnum):
     CLAIM = 2  # on who asks as well: it is asked anew of every node for every claim
 
 
-def scored_by(basis: ScoreBasis) -> Callable[[AnyScore], AnyScore]:
-    """Mark a score policy with its basis. One that has no mark is scored by node."""
+def scored_by(basis: ScoreBasis, classes: bool = False) -> Callable[[AnyScore], AnyScore]:
+    """Mark a score policy with its basis, and whether it looks at what is typically asked for.
+
+    One that has no mark is scored by node and may look at the classes.
+    """
 
     def mark(policy: AnyScore) -> AnyScore:
         vars(policy)["basis"] = basis
+        vars(policy)["classes"] = classes
         return policy
 
     return mark
@@ -35,6 +39,11 @@ def score_basis(policy: Callable[..., object]) -> ScoreBasis:
     """What a score policy depends on."""
     basis = getattr(policy, "basis", ScoreBasis.NODE)
     return basis if isinstance(basis, ScoreBasis) else ScoreBasis.NODE
+
+
+def looks_at_classes(policy: Callable[..., object]) -> bool:
+    """Whether what is typically asked for changes a score; where not, it need not be made anew as that is learned."""
+    return getattr(policy, "classes", True) is not False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
 from rayorch.core.admission import check_fits_ever, check_workload, most_gpus
+from rayorch.core.asked import AskedBook
 from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.calendar_tree import CalendarTree
@@ -96,6 +97,7 @@ class QueueTree(QueueCommands, CalendarTree):
         self._deadlines = Deadlines()
         self._joint = JointIndex()
         self._history = HistoryBook()
+        self._asked = AskedBook()
         self._states = dict.fromkeys(State, 0)
 
     # ------------------------------------------------------------ reading
@@ -161,6 +163,7 @@ class QueueTree(QueueCommands, CalendarTree):
             budgets=self._books.budgets,
             countables=self._books.countables,
             history=self._history.changes_since(version if version <= self._version else 0),
+            asked=self._asked.changes_since(version if version <= self._version else 0),
         )
 
     def dump(self) -> TreeState:
@@ -173,6 +176,7 @@ class QueueTree(QueueCommands, CalendarTree):
             budgets=self._books.budgets,
             countables=self._books.countables,
             history=self._history.state(),
+            asked=self._asked.state(),
             arrays=tuple(self._arrays.books[id].state() for id in sorted(self._arrays.books)),
             reservations=self._reservations.sorted,
             crons=tuple(self._crons[id] for id in sorted(self._crons)),
@@ -194,6 +198,7 @@ class QueueTree(QueueCommands, CalendarTree):
         tree._books.restore_budgets(state.budgets)
         if state.history is not None:
             tree._history = HistoryBook(state.history, state.version - 1)
+        tree._asked = AskedBook(state.asked, state.version)
         tree._version = state.version
         return tree
 
@@ -410,6 +415,7 @@ class QueueTree(QueueCommands, CalendarTree):
                 self._books.set_countables(amounts)
             case Submitted(spec=spec, at_s=at_s):
                 self._accept(Workload(spec, State.PENDING, at_s, sequence=self._version + 1), at_s)
+                self._asked.came(spec, self._version + 1)
             case Forgotten(workloads=ids):
                 for id in ids:
                     self._forget(id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rayorch.core.asked import AskedClass
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.capacity import Capacity
 from rayorch.core.history import History
@@ -28,7 +29,7 @@ class Snapshot:
     its last restart; until then nothing new is started. `what_if_budget`: how many trial placements the
     preemption stage may make. `capacity`: where nodes come from. `countables`: what the cluster has as a whole and no
     node has (licences, watts). `budgets`: what is spent of those that queues have. `reservations`: room held in
-    advance. `history`: what was learned from the past.
+    advance. `history`: what was learned from the past. `asked`: what is typically asked for.
     """
 
     versions: Versions
@@ -44,3 +45,4 @@ class Snapshot:
     reservations: tuple[ReservationSpec, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
     history: History = field(default_factory=History)
+    asked: tuple[AskedClass, ...] = ()

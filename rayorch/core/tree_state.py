@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayorch.core.arrays import ArrayState
+from rayorch.core.asked import AskedClass, AskedState
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.cron import Cron
 from rayorch.core.events import NodeCordoned
@@ -17,7 +18,7 @@ from rayorch.core.types import QueueSpec, Resources, Workload, WorkloadId
 class TreeState:
     """All that the tree holds, for the journal's compaction. `version`: events applied since the journal began.
 
-    `history` None: written before there was one.
+    `history`, `asked` None: written before there was one.
     """
 
     version: int
@@ -30,6 +31,7 @@ class TreeState:
     arrays: tuple[ArrayState, ...] = ()
     reservations: tuple[ReservationSpec, ...] = ()
     crons: tuple[Cron, ...] = ()
+    asked: AskedState | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class QueueChanges:
     complete. `workloads`: those that changed, ended ones
     included; with `full`, all of them, and the reader forgets what it had. `renewals`: pass it back with `version` next
     time. `forgotten`: those that are remembered no longer. `folded`: ended entries that are no workloads of their own
-    any more; their array knows what became of them.
+    any more; their array knows what became of them. `asked`: the typical classes, None where the reader knows them.
     """
 
     version: int
@@ -55,3 +57,4 @@ class QueueChanges:
     history: HistoryChanges = field(default_factory=HistoryChanges)
     folded: tuple[WorkloadId, ...] = ()
     reservations: tuple[ReservationSpec, ...] = ()
+    asked: tuple[AskedClass, ...] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from rayorch.core.allocations import gang_of
+from rayorch.core.asked import AskedClass
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
@@ -73,6 +74,7 @@ class SimController:
         self.allocations: dict[RunnerKey, Allocation] = {}
         self.runners: dict[RunnerKey, RunnerView] = {}
         self.history = History()
+        self._asked: tuple[AskedClass, ...] = ()
 
     # ------------------------------------------------------------ the turn
 
@@ -124,6 +126,7 @@ class SimController:
         self._queue_specs = queues.queues if queues.queues is not None else self._queue_specs
         self._renewals, self._synced = queues.renewals, synced
         self.history = self.history.changed(queues.history)
+        self._asked = queues.asked if queues.asked is not None else self._asked
         self.versions = Versions(
             queues.version, nodes.version, books.version
         )  # all is known now; what follows may fail
@@ -139,6 +142,7 @@ class SimController:
             synced=synced,
             capacity=capacity,
             history=self.history,
+            asked=self._asked,
             countables=queues.countables,
             reservations=queues.reservations,
             budgets=queues.budgets,

@@ -16,11 +16,12 @@ from collections.abc import Collection, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
+from rayorch.core.asked import AskedClass, task_classes
 from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
 from rayorch.core.lost_time import rate_of
 from rayorch.core.ordering import Basis
-from rayorch.core.placement import PlacementView, capacity_by_model
+from rayorch.core.placement import PlacementView, TaskClass, capacity_by_model, looks_at_classes
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.attention import (
     disturbs,
@@ -90,6 +91,7 @@ class Memory:
         self.dirty: set[NodeId] = set()
         self.fresh: dict[WorkloadId, Workload] = {}
         self._placement = PlacementView()
+        self._asked: tuple[tuple[AskedClass, ...], tuple[TaskClass, ...]] = ((), ())
         self._capacity: dict[str, int] = {}
         self._ordered_by: tuple[object, object] = (None, None)
         self.hopeless: dict[Shape, bool] = {}
@@ -436,7 +438,7 @@ class Memory:
             growing=sorted(self._growing),
             saved=self._saved,
             lowest_priority=min(self._priorities, default=2**63) if profile.preemption else 2**63,
-            placement=self._seen_by_scores(profile),
+            placement=self._seen_by_scores(snapshot, profile),
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else self.topology,
@@ -447,11 +449,16 @@ class Memory:
             },
         )
 
-    def _seen_by_scores(self, profile: Profile) -> PlacementView:
+    def _seen_by_scores(self, snapshot: Snapshot, profile: Profile) -> PlacementView:
         """What scores may look at; another object, and all nodes are scored anew, where something of it is other."""
         knobs = profile.placement
-        if not self._placement.same(knobs.classes, self._capacity, knobs.seed):
-            self._placement = PlacementView(knobs.classes, self._capacity, knobs.seed)
+        classes = knobs.classes
+        if not classes and looks_at_classes(profile.score):
+            if self._asked[0] is not snapshot.asked:
+                self._asked = (snapshot.asked, task_classes(snapshot.asked))
+            classes = self._asked[1]
+        if not self._placement.same(classes, self._capacity, knobs.seed):
+            self._placement = PlacementView(classes, self._capacity, knobs.seed)
             for view in self.views.values():
                 view.rescore()
         return self._placement

@@ -25,7 +25,7 @@ MOST_KNOWN = 200_000
 """Gradients that are kept."""
 
 
-@scored_by(ScoreBasis.STATE)
+@scored_by(ScoreBasis.STATE, classes=True)
 def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     """The highest quantised gradient first. Without typical classes, or for parts of GPUs by memory: best fit."""
     found = gradient(bundle, node, view)

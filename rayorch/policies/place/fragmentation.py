@@ -32,7 +32,7 @@ SLACK = 0.2
 STEP = UNIT // 20
 
 
-@scored_by(ScoreBasis.STATE)
+@scored_by(ScoreBasis.STATE, classes=True)
 def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     """The highest gradient less the price first; without typical classes best fit."""
     found = fgd.gradient(bundle, node, view)

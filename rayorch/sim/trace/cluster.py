@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from rayorch.core.allocations import Allocations, gang_of
+from rayorch.core.asked import AskedClass
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Cordon, Decision, Plan, Resize, Start, Stop
@@ -92,6 +93,7 @@ class TraceCluster:
         self._nodes: Table[NodeId, NodeSpec] = Table()
         self._allocations: Table[RunnerKey, Allocation] = Table()
         self.history = History()
+        self._asked: tuple[AskedClass, ...] = ()
         self.inventory.observe(tuple(nodes), start_s)
         self.tree.set_capacity(self.inventory.shapes())
         for queue in queues:
@@ -132,6 +134,7 @@ class TraceCluster:
         self._queues = queues.queues if queues.queues is not None else self._queues
         self._versions = Versions(queues.version, self.inventory.version, books.version)
         self.history = self.history.changed(queues.history)
+        self._asked = queues.asked if queues.asked is not None else self._asked
         return Snapshot(
             versions=self._versions,
             now_s=self.now_s,
@@ -141,6 +144,7 @@ class TraceCluster:
             allocations=self._allocations.rows(),
             capacity=FIXED,
             history=self.history,
+            asked=self._asked,
             countables=queues.countables,
             reservations=queues.reservations,
             budgets=queues.budgets,
