@@ -10,6 +10,9 @@
 
 The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published). What is
 played is in `benchmarks/played/openb.py`; `--processes` plays several runs at once.
+
+`--departures 40` plays instead, on so many GPUs, the first `--first` pods of `default` and `gpuspec33` by their own
+times of coming and going (`benchmarks/played/openb_times.py`), and prints who waited and what was free meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from types import ModuleType
 
 from benchmarks.harness import arguments, percentile, report, say
 from benchmarks.played.openb import LISTS, Fill, Scene, filled, large, played, profile_of, read_pods
+from benchmarks.played.openb_times import timed
 from rayorch.core.policy import Profile
 from rayorch.policies.place import fgd, fragmentation, weighted_best_fit
 
@@ -51,6 +55,21 @@ def allocations(seeds: int, processes: int) -> dict[tuple[str, str, int], float]
                 means = ", ".join(f"{sum(found[name, policy, load]) / seeds:.2f} at {load} %" for load in loads)
                 say(f"{name:>12}: {policy} {means}")
     return {key: sum(shares) / len(shares) for key, shares in found.items()}
+
+
+def departures(gpus: int, first: int, seeds: int) -> int:
+    """The lists by their own times, printed run by run; "learned": classes as a live queue owner learns them."""
+    variants = [(label, policy, False) for label, policy in POLICIES.items()] + [("ours, learned", fragmentation, True)]
+    for name in ("default", "gpuspec33"):
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            for label, policy, learned in variants:
+                found = timed(name, policy, seed, gpus, first, learned)
+                say(
+                    f"{name}, seed {seed}: {label}: {found.waited} of {found.pods} waited, {found.refused} refused, "
+                    f"mean wait {found.mean_wait_s:.0f} s, {found.waiting_gpu_h:.0f} GPU-h waiting, "
+                    f"{found.unallocated:.2f} % free meanwhile"
+                )
+    return 0
 
 
 def speed(pods: int) -> dict[str, float]:
@@ -93,7 +112,10 @@ def speed_10k(pods: int) -> dict[str, float]:
 
 def main() -> int:
     """Play all of it."""
-    given = arguments("fgd", {"seeds": 3, "pods": 4_000}, {"seeds": 10, "pods": 12_000, "processes": 2})
+    more = {"seeds": 10, "pods": 12_000, "processes": 2, "departures": 0, "first": 2_000}
+    given = arguments("fgd", {"seeds": 3, "pods": 4_000}, more)
+    if given.departures:
+        return departures(given.departures, given.first, given.seeds)
     figures = {**speed(given.pods), **speed_10k(min(given.pods, 4_000))}
     found = allocations(given.seeds, given.processes)
     gaps = {name: found[name, "ours", 130] - found[name, "fgd", 130] for name in LISTS}
