@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
-from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from rayorch.core.asked import AskedClass, task_classes
@@ -38,6 +37,7 @@ from rayorch.core.planning.groups import required_levels
 from rayorch.core.planning.index import View
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.lines import Key as OrderKey
+from rayorch.core.planning.quiet import QuietTimes
 from rayorch.core.planning.takings import Leaving, Offer, leaving_of, owed
 from rayorch.core.planning.tracked import Tracked, ideal
 from rayorch.core.policy import Profile
@@ -111,8 +111,7 @@ class Memory:
         self._leaving: dict[WorkloadId, list[Leaving]] = {}
         self._live_in: dict[QueueId, dict[WorkloadId, Workload]] = {}
         self._priorities: dict[int, int] = {}  # how many of each could be evicted
-        self._quiet: dict[WorkloadId, float] = {}
-        self._lapses: list[tuple[float, WorkloadId]] = []  # a heap of the same, with entries that hold no more
+        self._quiet = QuietTimes()
         self._troubled: set[NodeId] = set()  # nodes that were such when they, or what is on them, changed
         self._disturbed: list[QueueId] = []
         self._strictness: dict[QueueId, bool | None] = {}
@@ -376,7 +375,7 @@ class Memory:
         self._leaving.pop(id, None)
         self.demands.pop(id, None)
         self.offers.pop(id, None)
-        self._quiet.pop(id, None)
+        self._quiet.drop(id)
         self._asking.discard(id)
         self._growing.discard(id)
         self._yielded.discard(id)
@@ -399,8 +398,7 @@ class Memory:
         self.quota.charge(queue, amount, workload.spec.owner, 1)
         self._live_in.setdefault(queue, {})[id] = workload
         self._count_priority(workload, 1)
-        quiet_s = self._quiet[id] = quiet_until_s(workload, allocation, profile)
-        heappush(self._lapses, (quiet_s, id))
+        self._quiet.keep(id, quiet_until_s(workload, allocation, profile))
         gone = leaving_of(workload, allocation)
         if gone is not None:
             self._leaving.setdefault(id, []).append(gone)
@@ -482,7 +480,7 @@ class Memory:
         return frozenset(found)
 
     def _uneasy(self, now_s: float) -> list[WorkloadId]:
-        found = self._restless(now_s)
+        found = self._quiet.over(now_s)
         for node in self._troubled if self._troubled else ():
             keys = self._on_node.get(node)
             if keys and troubles(self.nodes.get(node)):
@@ -492,19 +490,3 @@ class Memory:
                 if any(queue == other or queue.startswith(f"{other}/") for other in self._disturbed):
                     found |= live.keys()
         return sorted(found) if found else []
-
-    def _restless(self, now_s: float) -> set[WorkloadId]:
-        """Those whose quiet time is over. They stay in the heap until they are others."""
-        heap, found = self._lapses, set[WorkloadId]()
-        over: list[tuple[float, WorkloadId]] = []
-        while heap and heap[0][0] <= now_s:
-            entry = heappop(heap)
-            if self._quiet.get(entry[1]) == entry[0] and entry[1] not in found:
-                found.add(entry[1])
-                over.append(entry)
-        for entry in over:
-            heappush(heap, entry)
-        if len(heap) > 2 * len(self._quiet) + 64:
-            self._lapses = [(until_s, id) for id, until_s in self._quiet.items()]
-            heapify(self._lapses)
-        return found
