@@ -190,6 +190,10 @@ def _fetched(url: str, timeout_s: float) -> bytes:
             page = answer.read(MAX_PAGE_BYTES + 1) if answer.status == 200 else b""
         finally:
             timer.cancel()
+    except (OSError, http.client.HTTPException) as error:
+        if late.is_set():  # it was cut off, whatever that looked like to who was reading
+            raise TimeoutError("timed out") from error
+        raise
     finally:
         connection.close()
     if late.is_set():
