@@ -33,9 +33,9 @@ LIVE = (State.RUNNING, State.STOPPING)
 class Facts:
     """The snapshot with its indexes. `Memory.see` makes it.
 
-    `held`: the allocation of each live attempt; `live_ids`: of whom, in order. `leaving`: see Leaving. `owed`: for whom
-    room is being freed, or was a moment ago; `repairs`: those of them that lost a part of their seats. `standings`: the
-    node groups, where we run them.
+    `held`: the allocation of each live attempt; `charged`: what it counts for against quota; `live_ids`: of whom, in
+    order. `leaving`: see Leaving. `owed`: for whom room is being freed, or was a moment ago; `repairs`: those of them
+    that lost a part of their seats. `standings`: the node groups, where we run them.
     `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
     `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
@@ -50,6 +50,7 @@ class Facts:
     nodes: Mapping[NodeId, NodeSpec]
     workloads: Mapping[WorkloadId, Workload]
     held: Mapping[WorkloadId, Allocation]
+    charged: Mapping[WorkloadId, tuple[Workload, Resources]]
     leaving: tuple[Leaving, ...]
     topology: Topology
     owed: frozenset[WorkloadId]

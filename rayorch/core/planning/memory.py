@@ -422,6 +422,7 @@ class Memory:
             nodes=self._lent(self.nodes) if not coming else {**self.nodes, **{node.id: node for node in coming}},
             workloads=self._lent(self.workloads),
             held=self._lent(self._held),
+            charged=self._lent(self._charged),
             leaving=leaving,
             topology=self.topology,
             owed=owed(leaving, self.workloads, self._yielded, snapshot.now_s) | broken,

@@ -292,6 +292,7 @@ def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[Workloa
     if key not in draft.borrowed:
         gangs: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
         spare: list[tuple[tuple[int, float, WorkloadId], int, int]] = []
+        held, charged = draft.facts.held, draft.facts.charged
         below = [queue for queue in draft.facts.live_in if queue == side or queue.startswith(f"{side}/")]
         for workload in (workload for queue in below for workload in draft.facts.live_in[queue]):
             spec = workload.spec
@@ -301,7 +302,8 @@ def _borrowed(draft: Draft, side: QueueId, name: str) -> frozenset[tuple[Workloa
             if spec.resizable:
                 extra = {part[0].surplus: _units(part, name) for part in by_number(removable(spec, kept))}
                 kept = tuple(m for m in kept if m.surplus not in extra)
-            gangs.append((rank, 0, _units(kept, name)))
+            whole = kept is held[spec.id].members  # what it is charged has been worked out
+            gangs.append((rank, 0, charged[spec.id][1].units(name) if whole else _units(kept, name)))
             spare += [(rank, number, units) for number, units in extra.items()]
         left = draft.soon.quota.deserved(side).units(name)
         found: set[tuple[WorkloadId, int]] = set()
