@@ -1,6 +1,7 @@
 """Bugs of other schedulers, planted one at a time into a copy of the code, and the tests that must then fail.
 
-Each is a small change of one place. A change whose place is gone must be planted anew: then its test says so.
+Each is a small change of one place, or of some that say the same. A change whose place is gone must be planted anew:
+then its test says so.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ SCENARIO = "tests/sim/test_engine_scenarios.py::test_what_happens_ends_well"
 
 @dataclass(frozen=True)
 class Planted:
-    """In `file`, `old` becomes `new`. `seen`: where such a bug was; `caught_by`: each of these tests must fail."""
+    """In `file`, `old` becomes `new`, and what is in `also` likewise. `seen`: where such a bug was; `caught_by`: each
+    of these tests must fail."""
 
     name: str
     seen: str
@@ -20,18 +22,12 @@ class Planted:
     old: str
     new: str
     caught_by: tuple[str, ...]
+    also: tuple[tuple[str, str], ...] = ()
 
 
 def _scenario(name: str) -> str:
     return f"{SCENARIO}[{name}]"
 
-
-_LOWER = (
-    "    if _lowest_priority(draft) {more} claim.priority:\n        return []\n"
-    "    if not quota.borrows(claim.queue, claim.resources):\n"
-    "        moves = [move for move in _all_moves(draft) if move.victim.spec.priority {less} claim.priority]\n"
-)
-"""Of whom a more important claim may take."""
 
 BUGS = (
     Planted(
@@ -63,9 +59,13 @@ BUGS = (
         "equals evict each other",
         "kube-batch#376, kueue#14543",
         "rayorch/core/planning/victims.py",
-        _LOWER.format(more=">=", less="<"),
-        _LOWER.format(more=">", less="<="),
+        "    if _lowest_priority(draft) >= claim.priority:",
+        "    if _lowest_priority(draft) > claim.priority:",
         (_scenario("a_gang_of_equal_priority_touches_nobody"),),
+        (
+            ("return _lowest_priority(draft) >= priority and", "return _lowest_priority(draft) > priority and"),
+            ("        if spec.priority >= priority or", "        if spec.priority > priority or"),
+        ),
     ),
     Planted(
         "a preemption counts as a failure",
@@ -151,8 +151,8 @@ BUGS = (
         "nothing is kept for a gang in a stream of small jobs",
         "spur PR #732",
         "rayorch/core/planning/place.py",
-        "    if claim.grows or small or claim.queue in draft.heads",
-        "    if claim.grows or not small or claim.queue in draft.heads",
+        "    if claim.grows or is_small(claim) or claim.queue in draft.heads",
+        "    if claim.grows or not is_small(claim) or claim.queue in draft.heads",
         (_scenario("a_gang_gets_its_turn_in_a_stream_of_small_jobs"),),
     ),
     Planted(

@@ -33,8 +33,10 @@ def _copy(target: Path) -> None:
 def _plant(bug: Planted, folder: Path) -> None:
     file = folder / bug.file
     text = file.read_text(encoding="utf-8")
-    assert text.count(bug.old) == 1, f"{bug.name}: its place in {bug.file} is gone, plant it anew"
-    file.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+    for old, new in ((bug.old, bug.new), *bug.also):
+        assert text.count(old) == 1, f"{bug.name}: its place in {bug.file} is gone, plant it anew"
+        text = text.replace(old, new)
+    file.write_text(text, encoding="utf-8")
 
 
 def _survivors(bug: Planted, folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ anybody who names GPUs so, and changes nothing in groups that name none. See doc
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import re
 import threading
@@ -165,6 +166,7 @@ def install() -> None:
     if getattr(original, "rayorch", False):
         return
 
+    @functools.wraps(original)
     def accelerator_ids(worker: Any, resource_name: str, resource_regex: str) -> list[str] | list[int]:
         found: list[str] | list[int] = original(worker, resource_name, resource_regex)
         if resource_name != GPU or not found:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rayorch.core.gang_shape import GroupSpec, JointGang, Segment
 from rayorch.core.timing import After, ArraySpec, Dependency
-from rayorch.core.types import Device, Kind, NodeSpec, Resources, Role, TopologyRequest, WorkloadId, WorkloadSpec
+from rayorch.core.types import UNIT, Device, Kind, NodeSpec, Resources, Role, TopologyRequest, WorkloadId, WorkloadSpec
 from rayorch.sim.cluster import SimCluster
 from rayorch.sim.work import SimWork
 from tests.build import gpus, node, workload
@@ -71,6 +71,8 @@ def enriched(
         return (replace(spec, after=(Dependency(kind, rng.choice(known)),)),)
     if roll < 0.27 and runs_out:
         count = rng.choice((2, 3))
+        if small.roles[0].bundle.gpu_units > UNIT:
+            count = 2  # the smallest of these clusters has four GPUs, and its queues deserve as many
         joint = JointGang(f"joint-{spec.id}", count)
         return tuple(
             replace(small, id=WorkloadId(f"{spec.id}{part}"), name=f"{spec.id}{part}", joint=joint)
