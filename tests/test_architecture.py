@@ -52,6 +52,7 @@ RULES = {
     "cli": _rule(f"cli {HANDLES}"),
     "server": _rule("actors adapters serve_apps core config"),  # the process that puts all of it together
     "__init__": _rule("client core config experiment"),
+    "__main__": _rule("cli"),
 }
 
 SHARED = "rayorch.adapters.ray_names"

@@ -41,6 +41,14 @@ def test_help_loads_nothing_heavy(capsys: pytest.CaptureFixture[str]) -> None:
     assert loaded.stdout.strip() == "[]"
 
 
+def test_the_package_can_be_run_in_place_of_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rayorch", "simulate", "--help"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage: python -m rayorch simulate" in done.stdout
+
+
 def test_a_whole_command_loads_no_ray(served: Served) -> None:
     code = (
         "import sys\nfrom rayorch.cli.main import app\n"
