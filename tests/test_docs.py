@@ -12,6 +12,7 @@ import pytest
 import rayorch
 from rayorch.client.connection import Client
 from rayorch.client.handle import WorkloadHandle
+from rayorch.config import ClusterDocument, load_documents, load_profile
 from tests.source_tree import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "configs").rglob("*.md")])
@@ -50,6 +51,19 @@ def test_python_in_documents_compiles(path: Path) -> None:
     for language, code in BLOCK.findall(path.read_text(encoding="utf-8")):
         if language == "python":
             compile(code, str(path), "exec")
+
+
+def test_yaml_in_documents_passes_the_check_of_apply() -> None:
+    """Whole documents, so that a reader can copy them; Kubernetes' own objects are the two pages on KubeRay's."""
+    checked = set()
+    for path in DOCUMENTS:
+        for language, code in BLOCK.findall(path.read_text(encoding="utf-8")):
+            if language == "yaml" and not path.name.startswith("kuberay"):
+                for document in load_documents(code, path.name):
+                    checked.add(document.kind)
+                    if isinstance(document, ClusterDocument):
+                        load_profile(document.to_core().profile)
+    assert checked == {"Cluster", "Queue", "Workload", "ServeApp", "Reservation", "Cron"}
 
 
 def test_documents_name_targets_that_the_makefile_has() -> None:
