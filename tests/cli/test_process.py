@@ -43,7 +43,11 @@ def test_help_loads_nothing_heavy(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_package_can_be_run_in_place_of_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rayorch", "simulate", "--help"], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "rayorch", "simulate", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "Usage: python -m rayorch simulate" in done.stdout
