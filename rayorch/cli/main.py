@@ -422,8 +422,10 @@ def apply(
 
     text = _read(file)
     documents = load_documents(text, file)
+    if not documents:
+        raise SpecError("", f"{file} holds no document")
     if dry_run:
-        say(f"{len(documents)} documents are good")
+        say("1 document is good" if len(documents) == 1 else f"{len(documents)} documents are good")
         return
     values = [value for value in load_yaml(text, file) if isinstance(value, dict) and value["kind"] != "Cluster"]
     if len(values) < len(documents):

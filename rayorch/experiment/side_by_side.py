@@ -143,7 +143,7 @@ def simulate(
 
     Raises SpecError for bad input (its field is the command line's option), ClusterError when Ray fails.
     """
-    loaded = trace if isinstance(trace, Trace) else open_trace(trace, trace_format, **(trace_options or {}))
+    loaded = trace if isinstance(trace, Trace) else _read(trace, trace_format, trace_options or {})
     if not loaded.jobs:
         raise SpecError("TRACE", f"{loaded.name} has no jobs ({len(loaded.refused)} rows could not be used)")
     title = PurePath(loaded.source).name or loaded.name
@@ -181,6 +181,18 @@ def simulate(
     if store is not None:
         _keep(report, store)
     return report
+
+
+def _read(path: str | Path, format: str | None, options: Mapping[str, object]) -> Trace:
+    """The trace in a file; errors in what was said of it bear the name of the command line's option."""
+    try:
+        return open_trace(path, format, **options)
+    except SpecError as error:
+        if error.field == "format":
+            raise SpecError("--trace-format", error.message) from error
+        if error.field in options:
+            raise SpecError("--trace-option", f"{error.field} {error.message}") from error
+        raise
 
 
 def _resample(how: Resample | str) -> Resample:

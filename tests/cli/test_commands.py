@@ -299,12 +299,22 @@ spec: {deserved: 4}
 """
 
 
+def test_a_dry_run_says_how_many_documents_are_good(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "documents.yaml"
+    file.write_text("apiVersion: rayorch/v1\nkind: Queue\nmetadata: {name: team}\nspec: {}\n")
+    assert "1 document is good" in run("apply", "-f", str(file), "--dry-run").stderr
+    file.write_text("# nothing yet\n")
+    empty = run("apply", "-f", str(file), "--dry-run")
+    assert empty.exit_code == 105 and "holds no document" in empty.stderr
+
+
 def test_apply_is_idempotent_and_uploads_working_directories(run: Run, backend: FakeBackend, tmp_path: Path) -> None:
     (tmp_path / "wd").mkdir()
     (tmp_path / "wd" / "t.py").write_text("pass\n")
     file = tmp_path / "all.yaml"
     file.write_text(DOCUMENTS)
-    assert run("apply", "-f", str(file), "--dry-run").exit_code == 0
+    checked = run("apply", "-f", str(file), "--dry-run")
+    assert checked.exit_code == 0 and "2 documents are good" in checked.stderr
     assert not backend.known
     for _ in range(2):
         done = run("apply", "-f", str(file))

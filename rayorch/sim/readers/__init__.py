@@ -122,4 +122,19 @@ def open_trace(path: str | Path, format: str | None = None, **options: object) -
     for name in options:
         if name not in known:
             raise SpecError(name, f"is no option of {form.name}; there are {', '.join(known) or 'none'}")
+        _check_option(name, options[name], form.read.__annotations__[name])
     return form.read(path, **options)
+
+
+def _check_option(name: str, value: object, kind: str) -> None:
+    """`kind`: the annotation in the reader's signature. A value may be anything: options come from a command line."""
+    if value is None and "None" in kind:
+        return
+    if kind == "int":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise SpecError(name, f"must be a whole number from 0, got {value!r}")
+    elif kind == "bool":
+        if not isinstance(value, bool):
+            raise SpecError(name, f"must be true or false, got {value!r}")
+    elif value is None or isinstance(value, int | float):
+        raise SpecError(name, f"must be {'a file' if 'Path' in kind else 'a word'}, got {value!r}")

@@ -55,7 +55,9 @@ def load(path: str | Path, after: int | None = None) -> JournalRead:
     SpecError for a file that is no journal, and where records behind `after` were compacted away.
     """
     path = Path(path)
-    if not path.is_file() or not is_journal(path):
+    if not path.is_file():
+        raise SpecError(str(path), f"is not a file; {EXPECTED} is needed")
+    if not is_journal(path):
         raise SpecError(str(path), f"is not {EXPECTED}")
     try:
         with closing(_connect(path)) as connection:

@@ -125,6 +125,8 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'format_version'")
     text = tmp_path / "text"
     text.write_text("no")
+    with pytest.raises(SpecError, match="is not a file"):
+        load(tmp_path / "nowhere.db")
     for path, why in ((other, "no such table"), (newer, "has format 99"), (text, "is not a journal")):
         with pytest.raises(SpecError, match=why):
             load(path)

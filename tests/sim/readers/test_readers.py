@@ -441,6 +441,11 @@ def test_what_is_no_trace_is_refused_with_what_there_is(file: Callable[..., Path
         open_trace(file(PHILLY), format="csv")
     with pytest.raises(SpecError, match="is no option of philly; there are per_node"):
         open_trace(file(PHILLY), nodes=8)
+    for name, value in (("per_node", "8"), ("per_node", True), ("per_node", -1), ("per_node", None), ("running", 1)):
+        with pytest.raises(SpecError, match=f"{name}: must be"):
+            open_trace(file(PHILLY), "journal" if name == "running" else "philly", **{name: value})
+    with pytest.raises(SpecError, match="nodes: must be a file, got 3"):
+        open_trace(file(PHILLY), "openb", nodes=3)
     with pytest.raises(SpecError, match="no column job_id"):
         open_trace(file(PHILLY), format="tiresias")
     with pytest.raises(SpecError, match="line 2"):
