@@ -22,6 +22,7 @@ from rayorch.cli.words import amount_of, gang_of, pair_of, workers_of
 if TYPE_CHECKING:
     from rayorch.client.connection import Client
     from rayorch.client.handle import WorkloadHandle
+    from rayorch.config import ClusterDocument
 
 app = typer.Typer(
     name="rayorch",
@@ -408,6 +409,18 @@ def _read(file: str) -> bytes:
         raise typer.BadParameter(f"can't read {file}: {error}") from error
 
 
+def _check_profiles(clusters: list[ClusterDocument]) -> None:
+    """SpecError for a preset or policy that rayorch doesn't have. One's own may be importable on the head only."""
+    from dataclasses import replace
+
+    from rayorch.config import load_profile
+
+    for document in clusters:
+        settings = document.to_core().profile
+        named = {slot: path for slot, path in settings.policies.items() if ":" not in path}
+        load_profile(replace(settings, policies=named))
+
+
 @app.command()
 @guarded
 def apply(
@@ -417,7 +430,7 @@ def apply(
     address: Address = None,
 ) -> None:
     """Set queues and submit workloads from YAML; applying again changes nothing."""
-    from rayorch.config import load_documents, load_yaml
+    from rayorch.config import ClusterDocument, load_documents, load_yaml
     from rayorch.core.errors import SpecError
 
     text = _read(file)
@@ -425,6 +438,7 @@ def apply(
     if not documents:
         raise SpecError("", f"{file} holds no document")
     if dry_run:
+        _check_profiles([document for document in documents if isinstance(document, ClusterDocument)])
         say("1 document is good" if len(documents) == 1 else f"{len(documents)} documents are good")
         return
     values = [value for value in load_yaml(text, file) if isinstance(value, dict) and value["kind"] != "Cluster"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
+
+from pydantic.alias_generators import to_camel
 
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import PlacementKnobs, Profile
@@ -75,9 +78,10 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
             raise SpecError(f"{field_path}.{slot}", f"is no policy; there are {', '.join(POLICY_SLOTS)}")
     preset = load_preset(settings.preset, f"{field_path}.preset")
     paths = {slot: _whole_path(slot, path) for slot, path in settings.policies.items()}
-    functions = {slot: load_function(path, f"{field_path}.{slot}") for slot, path in paths.items()}
+    fields = {slot: f"{field_path}.{to_camel(slot)}" for slot in paths}
+    functions = {slot: load_function(path, fields[slot]) for slot, path in paths.items()}
     for slot, function in functions.items():
-        _check_takes(function, POLICY_SLOTS[slot], f"{field_path}.{slot}")
+        _check_takes(function, POLICY_SLOTS[slot], fields[slot])
     profile = replace(preset, name=settings.name or preset.name, **functions)  # type: ignore[arg-type]  # by slot
     ordering = replace(profile.ordering, **settings.ordering)  # type: ignore[arg-type]  # checked by the document
     models = replace(profile.models, **settings.models)  # type: ignore[arg-type]  # checked by the document
@@ -119,11 +123,21 @@ def load_function(path: str, field_path: str) -> PolicyFunction:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever its own code raises
+        if (ours := _beside(module_name)) and module_name.rpartition(".")[2] not in ours:
+            raise SpecError(field_path, f"can't import {module_name}: there are only {', '.join(ours)}") from error
         raise SpecError(field_path, f"can't import {module_name}: {type(error).__name__}: {error}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise SpecError(field_path, f"{module_name} has no function {function_name}")
     return cast(PolicyFunction, function)
+
+
+def _beside(module_name: str) -> list[str]:
+    """The policies that come with rayorch for this slot, if it is one of those that is named."""
+    parent, _, _ = module_name.rpartition(".")
+    if parent not in {f"rayorch.policies.{package}" for package, _ in HOMES.values()}:
+        return []
+    return sorted(found.name for found in pkgutil.iter_modules(importlib.import_module(parent).__path__))
 
 
 def _check_takes(function: PolicyFunction, arguments: tuple[str, ...], field_path: str) -> None:

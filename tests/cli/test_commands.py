@@ -303,6 +303,15 @@ def test_a_dry_run_says_how_many_documents_are_good(run: Run, tmp_path: Path) ->
     file = tmp_path / "documents.yaml"
     file.write_text("apiVersion: rayorch/v1\nkind: Queue\nmetadata: {name: team}\nspec: {}\n")
     assert "1 document is good" in run("apply", "-f", str(file), "--dry-run").stderr
+    head = "apiVersion: rayorch/v1\nkind: Cluster\nmetadata: {name: main}\n"
+    for policies, said in (
+        ("queueOrder: nonesuch", "spec.policies.queueOrder: can't import rayorch.policies.queue_order.nonesuch"),
+        ("order: nonesuch", "order.nonesuch: there are only ageing"),
+        ("preset: nonesuch", "spec.policies.preset: is none of default"),
+        ("order: 'on_the_head_only:key'", "1 document is good"),
+    ):
+        file.write_text(head + f"spec: {{policies: {{{policies}}}}}\n")
+        assert said in run("apply", "-f", str(file), "--dry-run").stderr
     file.write_text("# nothing yet\n")
     empty = run("apply", "-f", str(file), "--dry-run")
     assert empty.exit_code == 105 and "holds no document" in empty.stderr
