@@ -559,3 +559,11 @@ def test_a_bad_serve_app_is_refused_with_its_field(change: dict[str, object], fi
     with pytest.raises(SpecError) as caught:
         parse_document({**value, "spec": {"importPath": "m:app", **change}}).to_core()
     assert caught.value.field == field
+
+
+def test_a_misspelt_field_is_named_beside_the_one_that_is_missing() -> None:
+    text = "apiVersion: rayorch/v1\nkind: Queue\nmetadata: {nam: team}\nspec: {}\n"
+    with pytest.raises(SpecError, match=r"metadata\.name: Field required; also wrong: metadata\.nam$"):
+        load_documents(text)
+    with pytest.raises(SpecError, match=r"spec\.gpus: there is no such field"):
+        load_documents(text.replace("nam:", "name:").replace("{}", "{gpus: 1}"))

@@ -119,10 +119,16 @@ def validate(model: type[AnyModel], value: object, prefix: str = "") -> AnyModel
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        found = [(_path(e["loc"], prefix), e["msg"].removeprefix("Value error, ")) for e in error.errors()]
+        found = [(_path(location, prefix), message) for location, message in wrong_fields(error)]
         (field, message), others = found[0], [path for path, _ in found[1:6]]
         also = f"; also wrong: {', '.join(others)}" if others else ""
         raise SpecError(field, message + also) from error
+
+
+def wrong_fields(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
+    """Where what is wrong, in plain words."""
+    plain = {"extra_forbidden": "there is no such field"}
+    return [(e["loc"], plain.get(e["type"], e["msg"].removeprefix("Value error, "))) for e in error.errors()]
 
 
 def _path(location: tuple[int | str, ...], prefix: str) -> str:

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from pydantic import Field, ValidationError
 
+from rayorch.config.fields import wrong_fields
 from rayorch.config.profile import ProfileSettings, load_profile
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import ModelKnobs, OrderKnobs, Profile
@@ -60,6 +61,10 @@ class Played:
         return [str(finding) for finding in self.findings if not finding.holds]
 
 
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location)
+
+
 class Scenario(Text):
     """A whole file. `about`: what happens and what is right, in a sentence. `cases`: where it was seen.
 
@@ -104,9 +109,9 @@ class Scenario(Text):
         try:
             return Scenario.model_validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise SpecError(place, first["msg"]) from error
+            (location, message), *others = wrong_fields(error)
+            also = f"; also wrong: {', '.join(_place(one) for one, _ in others[:5])}" if others else ""
+            raise SpecError(_place(location), message + also) from error
 
     def profile(self) -> Profile:
         """The policies and knobs that it runs under. SpecError for one that does not exist."""
