@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rayorch.core.errors import SpecError
-from rayorch.sim.readers.rows import Refused, TraceBuilder, lines_of, members_of, number, open_text, whole
+from rayorch.sim.readers.rows import Refused, TraceBuilder, json_of, lines_of, members_of, number, whole
 from rayorch.sim.trace.model import Trace, TraceJob
 
 NEW = ("type", "command", "dir", "steps_arg", "needs_data", "steps", "scale", "priority", "slo", "arrival")
@@ -34,13 +33,10 @@ def read_throughputs(path: str | Path) -> GavelThroughputs:
 
     SpecError with the path of what is wrong.
     """
-    try:
-        with open_text(path) as file:
-            data = json.load(file)
-    except (ValueError, RecursionError, OSError, EOFError) as error:
-        raise SpecError(str(path), f"is not JSON: {error}") from error
+    expected = "an object of GPU types, each an object of jobs"
+    data = json_of(path, expected)
     if not isinstance(data, dict) or not all(isinstance(jobs, dict) for jobs in data.values()):
-        raise SpecError(str(path), "must be an object of GPU types, each an object of jobs")
+        raise SpecError(str(path), f"must be {expected}")
     alone: dict[str, dict[JobType, float]] = {}
     packed: dict[str, dict[tuple[JobType, JobType], tuple[float, float]]] = {}
     for gpu, jobs in data.items():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from rayorch.core.errors import SpecError
 from rayorch.core.resources import Resources
 from rayorch.core.types import Device, NodeId, NodeSpec
-from rayorch.sim.readers.rows import open_text
+from rayorch.sim.readers.rows import json_of
 
 EXPECTED = "an array of nodes with id and total, as `rayorch nodes -o json` prints it"
 
@@ -18,11 +17,7 @@ def read(path: str | Path) -> tuple[NodeSpec, ...]:
 
     Lost nodes are left out. SpecError with the field of what is wrong.
     """
-    try:
-        with open_text(path) as file:
-            data = json.load(file)
-    except (ValueError, RecursionError, OSError, EOFError) as error:
-        raise SpecError(str(path), f"is not JSON: {error}; expected {EXPECTED}") from error
+    data = json_of(path, EXPECTED)
     if not isinstance(data, list) or not data:
         raise SpecError(str(path), f"expected {EXPECTED}")
     found = [_node(entry, f"[{n}]") for n, entry in enumerate(data)]

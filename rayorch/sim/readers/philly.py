@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from rayorch.sim.readers.rows import (
     Refused,
     Table,
     TraceBuilder,
+    json_of,
     members_of,
     moment,
     number,
     on_nodes,
-    open_text,
     optional_moment,
     whole,
 )
@@ -61,20 +60,17 @@ def read_json(path: str | Path, per_node: int = 8) -> Trace:
     place in the array, from 1.
     """
     builder = TraceBuilder("philly", path)
-    try:
-        with open_text(path) as file:
-            jobs = json.load(file)
-    except (ValueError, RecursionError, OSError, EOFError) as error:
-        raise SpecError(str(path), f"is not JSON: {error}") from error
+    expected = f"an array of jobs with {', '.join(KEYS)}"
+    jobs = json_of(path, expected)
     if not isinstance(jobs, list):
-        raise SpecError(str(path), f"must be an array of jobs with {', '.join(KEYS)}")
+        raise SpecError(str(path), f"must be {expected}")
     for index in range(len(jobs)):
         try:
             builder.add(_job(builder, jobs[index], index + 1, per_node))
         except Refused as error:
             builder.refuse(index + 1, str(error))
         jobs[index] = None  # read: what it held is not needed any more
-    return builder.build(f"an array of jobs with {', '.join(KEYS)}", from_zero=True)
+    return builder.build(expected, from_zero=True)
 
 
 def _job(builder: TraceBuilder, entry: object, place: int, per_node: int) -> TraceJob:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -56,6 +57,15 @@ def lines_of(path: str | Path) -> Iterator[tuple[int, str]]:
                 yield number, line.rstrip("\r\n")
     except (OSError, EOFError) as error:
         raise SpecError(str(path), f"can't be read to its end: {error}") from error
+
+
+def json_of(path: str | Path, expected: str) -> object:
+    """What a JSON file holds, packed or not. SpecError for one that is none, with what was expected."""
+    try:
+        with open_text(path) as file:
+            return json.load(file)
+    except (ValueError, RecursionError, OSError, EOFError) as error:
+        raise SpecError(str(path), f"is not JSON: {error}; expected {expected}") from error
 
 
 def first_lines(path: str | Path, count: int = 5) -> list[str]:
