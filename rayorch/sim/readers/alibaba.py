@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rayorch.core.errors import SpecError
-from rayorch.core.resources import MODEL_LABEL, Resources
-from rayorch.core.types import Device, NodeId, NodeSpec
-from rayorch.sim.readers.rows import GIB, Refused, Table, TraceBuilder, number, optional, whole
+from rayorch.core.resources import Resources
+from rayorch.core.types import NodeSpec
+from rayorch.sim.readers.rows import GIB, Refused, Table, TraceBuilder, machine, machines_of, number, optional, whole
 from rayorch.sim.trace.model import Trace, TraceJob
 
 DLRM_COLUMNS = (
@@ -117,21 +116,10 @@ def read_spot(path: str | Path, nodes: str | Path | None = None) -> Trace:
 
 def read_spot_nodes(path: str | Path) -> tuple[NodeSpec, ...]:
     """`node_info_df.csv`: node_name, gpu_model, gpu_capacity_num, cpu_num. SpecError with the line of a wrong row."""
-    found = []
-    for line, row in Table(path, SPOT_NODE_COLUMNS, TraceBuilder("spot-gpu")):
-        try:
-            count = whole(row["gpu_capacity_num"], "gpu_capacity_num", most=1024)
-            cpus = number(row["cpu_num"], "cpu_num", most=1e6)
-        except Refused as error:
-            raise SpecError(str(path), f"line {line}: {error}") from None
-        model, name = row["gpu_model"].strip(), f"node-{row['node_name']}"
-        found.append(
-            NodeSpec(
-                NodeId(name),
-                name,
-                Resources.of({"GPU": count, "CPU": cpus}),
-                devices=tuple(Device(index, model) for index in range(count)),
-                labels=((MODEL_LABEL, model),) if model else (),
-            )
-        )
-    return tuple(sorted(found, key=lambda node: node.id))
+    return machines_of(path, SPOT_NODE_COLUMNS, _machine)
+
+
+def _machine(row: Mapping[str, str]) -> NodeSpec:
+    count = whole(row["gpu_capacity_num"], "gpu_capacity_num", most=1024)
+    total = Resources.of({"GPU": count, "CPU": number(row["cpu_num"], "cpu_num", most=1e6)})
+    return machine(f"node-{row['node_name']}", total, count, row["gpu_model"].strip())

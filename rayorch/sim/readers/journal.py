@@ -18,10 +18,10 @@ from rayorch.core.codec import FORMAT_VERSION, decode
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.events import AttemptEnded, Event, Resized, Started, Submitted, workload_of
 from rayorch.core.queues import QueueTree
-from rayorch.core.resources import GPU, MODEL_LABEL, UNIT, Resources
+from rayorch.core.resources import GPU, UNIT, Resources
 from rayorch.core.tree_state import TreeState
-from rayorch.core.types import Device, Member, NodeId, NodeSpec, State, Workload, WorkloadId, WorkloadSpec
-from rayorch.sim.readers.rows import CANCELLED, FAILED, SUCCEEDED, Refused, TraceBuilder
+from rayorch.core.types import Member, NodeId, NodeSpec, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.sim.readers.rows import CANCELLED, FAILED, SUCCEEDED, Refused, TraceBuilder, machine
 from rayorch.sim.trace.model import Ask, BadRow, Trace, TraceJob
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -329,14 +329,5 @@ class SeatWatch:
             most = self._most(id)
             count = self._devices[id] or -(-most.get(GPU, 0) // UNIT)
             most[GPU] = count * UNIT
-            model = self._models.get(id, "")
-            found.append(
-                NodeSpec(
-                    id,
-                    str(id),
-                    Resources.of_units(most),
-                    devices=tuple(Device(index, model) for index in range(count)),
-                    labels=((MODEL_LABEL, model),) if model else (),
-                )
-            )
+            found.append(machine(id, Resources.of_units(most), count, self._models.get(id, "")))
         return tuple(found)

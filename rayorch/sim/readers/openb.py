@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from rayorch.core.errors import SpecError
-from rayorch.core.resources import MODEL_LABEL, Resources
-from rayorch.core.types import Device, NodeId, NodeSpec
+from rayorch.core.resources import Resources
+from rayorch.core.types import NodeSpec
 from rayorch.sim.readers.rows import (
     FAILED,
     MEMORY,
@@ -17,6 +16,8 @@ from rayorch.sim.readers.rows import (
     Refused,
     Table,
     TraceBuilder,
+    machine,
+    machines_of,
     number,
     optional,
     whole,
@@ -88,29 +89,14 @@ def read(path: str | Path, nodes: str | Path | None = None) -> Trace:
 
 def read_nodes(path: str | Path) -> tuple[NodeSpec, ...]:
     """A node list: sn, cpu_milli, memory_mib, gpu (how many), model. SpecError with the line of a wrong row."""
-    builder = TraceBuilder("openb", path)
-    found: list[NodeSpec] = []
+    return machines_of(path, NODE_COLUMNS, _machine)
 
-    def node(line: int, row: Mapping[str, str]) -> None:
-        model, count = row["model"].strip(), whole(row["gpu"], "gpu", most=1024)
-        total = {
-            "GPU": count,
-            "CPU": number(row["cpu_milli"], "cpu_milli", most=1e9) / MILLI,
-            MEMORY: number(row["memory_mib"], "memory_mib", most=1e9) * MIB,
-        }
-        found.append(
-            NodeSpec(
-                NodeId(row["sn"]),
-                row["sn"],
-                Resources.of(total),
-                devices=tuple(Device(index, model) for index in range(count)),
-                labels=((MODEL_LABEL, model),) if model else (),
-            )
-        )
 
-    builder.each(Table(path, NODE_COLUMNS, builder), node)
-    refused = builder.build("", empty_ok=True).refused
-    if refused or not found:
-        why = f"line {refused[0].line} {refused[0].reason}" if refused else "has no node"
-        raise SpecError(str(path), f"{why}; expected columns {', '.join(NODE_COLUMNS)}")
-    return tuple(sorted(found, key=lambda one: one.id))
+def _machine(row: Mapping[str, str]) -> NodeSpec:
+    count = whole(row["gpu"], "gpu", most=1024)
+    total = {
+        "GPU": count,
+        "CPU": number(row["cpu_milli"], "cpu_milli", most=1e9) / MILLI,
+        MEMORY: number(row["memory_mib"], "memory_mib", most=1e9) * MIB,
+    }
+    return machine(row["sn"], Resources.of(total), count, row["model"].strip())

@@ -11,13 +11,14 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO, cast
 
 from rayorch.core.errors import SpecError
-from rayorch.core.resources import CPU, GPU, UNIT, Resources
-from rayorch.core.types import NodeSpec, QueueSpec
+from rayorch.core.resources import CPU, GPU, MODEL_LABEL, UNIT, Resources
+from rayorch.core.types import Device, NodeId, NodeSpec, QueueSpec
 from rayorch.sim.trace.model import Ask, BadRow, Trace, TraceJob
 
 MEMORY = "memory"
@@ -261,6 +262,11 @@ class TraceBuilder:
             known = self._asks[key] = Ask(members, each, models)
         return known
 
+    @property
+    def refused(self) -> tuple[BadRow, ...]:
+        """The refused rows so far, by line."""
+        return tuple(sorted(self._refused, key=lambda row: row.line))
+
     def shape(self, ask: Ask) -> Ask:
         """The one object for an equal shape."""
         return self._asks.setdefault(ask, ask)
@@ -306,26 +312,41 @@ class TraceBuilder:
             for index, job in enumerate(jobs):
                 jobs[index] = _moved(job, start_s)
         jobs.sort(key=lambda job: job.submit_s)  # stable: equal times keep the file's order
-        refused = sorted(self._refused, key=lambda row: row.line)
-        return Trace(self._name, tuple(jobs), nodes, queues, tuple(refused), self._source)
+        return Trace(self._name, tuple(jobs), nodes, queues, self.refused, self._source)
 
 
 def _moved(job: TraceJob, start_s: float) -> TraceJob:
-    return TraceJob(
-        job.id,
-        job.submit_s - start_s,
-        job.duration_s,
-        job.ask,
-        job.queue,
-        job.user,
-        job.priority,
-        job.name,
-        job.status,
-        None if job.started_s is None else job.started_s - start_s,
-        None if job.ended_s is None else job.ended_s - start_s,
-        job.steps,
-        job.line,
+    return replace(
+        job,
+        submit_s=job.submit_s - start_s,
+        started_s=None if job.started_s is None else job.started_s - start_s,
+        ended_s=None if job.ended_s is None else job.ended_s - start_s,
     )
+
+
+def machine(id: str, total: Resources, gpus: int, model: str) -> NodeSpec:
+    """A node with so many whole GPUs of a model; an empty model is not known."""
+    return NodeSpec(
+        NodeId(id),
+        id,
+        total,
+        devices=tuple(Device(index, model) for index in range(gpus)),
+        labels=((MODEL_LABEL, model),) if model else (),
+    )
+
+
+def machines_of(
+    path: str | Path, columns: Sequence[str], read: Callable[[Mapping[str, str]], NodeSpec]
+) -> tuple[NodeSpec, ...]:
+    """A table of machines, one a row, sorted by id. SpecError with the line of the first wrong row, or without any."""
+    builder = TraceBuilder("machines", path)
+    found: list[NodeSpec] = []
+    builder.each(Table(path, columns, builder), lambda _, row: found.append(read(row)))
+    if builder.refused or not found:
+        first = next(iter(builder.refused), None)
+        why = f"line {first.line} {first.reason}" if first else "has no node"
+        raise SpecError(str(path), f"{why}; expected columns {', '.join(columns)}")
+    return tuple(sorted(found, key=lambda node: node.id))
 
 
 def ran_s(started_s: float | None, ended_s: float | None) -> float:

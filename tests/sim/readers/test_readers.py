@@ -349,6 +349,8 @@ def test_jobs_on_spot_gpus(file: Callable[..., Path]) -> None:
     assert [line for line, _ in _refusals(trace)] == [4]
     with pytest.raises(SpecError, match="line 2"):
         alibaba.read_spot_nodes(file("node_name,gpu_model,gpu_capacity_num,cpu_num\n0,A10,x,192\n"))
+    with pytest.raises(SpecError, match="line 3 has 3 cells"):
+        alibaba.read_spot_nodes(file("node_name,gpu_model,gpu_capacity_num,cpu_num\n0,A10,1,192\n1,A10,1\n"))
 
 
 def test_gavel(file: Callable[..., Path]) -> None:
