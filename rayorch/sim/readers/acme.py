@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from rayorch.sim.readers.helios import STATUSES
-from rayorch.sim.readers.rows import (
-    GIB,
-    Table,
-    TraceBuilder,
-    moment,
-    number,
-    on_nodes,
-    optional,
-    optional_moment,
-    ran_s,
-    share,
-    whole,
-)
-from rayorch.sim.trace.model import Trace, TraceJob
+from rayorch.sim.readers.helios import GPUS_PER_NODE, job_of
+from rayorch.sim.readers.rows import GIB, Table, TraceBuilder, optional
+from rayorch.sim.trace.model import Trace
 
 COLUMNS = (
     *("job_id", "user", "node_num", "gpu_num", "cpu_num", "type", "state"),
     *("submit_time", "start_time", "end_time"),
 )
-GPUS_PER_NODE = 8
 
 
 def read(path: str | Path, per_node: int = GPUS_PER_NODE) -> Trace:
@@ -37,27 +25,9 @@ def read(path: str | Path, per_node: int = GPUS_PER_NODE) -> Trace:
     builder = TraceBuilder("acme", path)
 
     def job(line: int, row: Mapping[str, str]) -> None:
-        started_s = optional_moment(row["start_time"], "start_time")
-        ended_s = optional_moment(row["end_time"], "end_time")
-        gpus, nodes = whole(row["gpu_num"], "gpu_num"), whole(row["node_num"], "node_num")
-        members, each = on_nodes(gpus, nodes, per_node) if gpus else (max(1, nodes), 0)
         memory = optional(row.get("mem_per_pod_GB", ""), "mem_per_pod_GB", most=1e6) or 0.0
-        builder.add(
-            TraceJob(
-                row["job_id"],
-                moment(row["submit_time"], "submit_time"),
-                ran_s(started_s, ended_s),
-                builder.ask(
-                    members, each, share(number(row["cpu_num"], "cpu_num", most=1e7), members), round(memory * GIB)
-                ),
-                user=builder.text(row["user"]),
-                name=builder.text(row["type"]),
-                status=STATUSES.get(row["state"], ""),
-                started_s=started_s,
-                ended_s=ended_s,
-                line=line,
-            )
-        )
+        found = job_of(builder, line, row, per_node, round(memory * GIB))
+        builder.add(replace(found, name=builder.text(row["type"])))
 
     builder.each(Table(path, COLUMNS, builder), job)
     return builder.build(f"columns {', '.join(COLUMNS)}", from_zero=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rayorch.core.resources import Resources
@@ -44,28 +45,33 @@ def read(path: str | Path, quotas: str | Path | None = None, per_node: int = GPU
     builder = TraceBuilder("helios", path)
 
     def job(line: int, row: Mapping[str, str]) -> None:
-        started_s = optional_moment(row["start_time"], "start_time")
-        ended_s = optional_moment(row["end_time"], "end_time")
-        gpus, nodes = whole(row["gpu_num"], "gpu_num"), whole(row["node_num"], "node_num")
-        members, each = on_nodes(gpus, nodes, per_node) if gpus else (max(1, nodes), 0)
-        builder.add(
-            TraceJob(
-                row["job_id"],
-                moment(row["submit_time"], "submit_time"),
-                ran_s(started_s, ended_s),
-                builder.ask(members, each, share(number(row["cpu_num"], "cpu_num", most=1e7), members)),
-                queue=builder.text(row["vc"] or "all"),
-                user=builder.text(row["user"]),
-                status=STATUSES.get(row["state"], ""),
-                started_s=started_s,
-                ended_s=ended_s,
-                line=line,
-            )
-        )
+        found = job_of(builder, line, row, per_node)
+        builder.add(replace(found, queue=builder.text(row["vc"] or "all")))
 
     builder.each(Table(path, COLUMNS, builder), job)
     queues = read_quotas(quotas) if quotas is not None else ()
     return builder.build(f"columns {', '.join(COLUMNS)}", from_zero=True, queues=queues)
+
+
+def job_of(
+    builder: TraceBuilder, line: int, row: Mapping[str, str], per_node: int, memory_bytes: float = 0.0
+) -> TraceJob:
+    """What the rows of Helios and of Acme have in common; `memory_bytes`: of each member."""
+    started_s = optional_moment(row["start_time"], "start_time")
+    ended_s = optional_moment(row["end_time"], "end_time")
+    members, each = on_nodes(whole(row["gpu_num"], "gpu_num"), whole(row["node_num"], "node_num"), per_node)
+    cpus = share(number(row["cpu_num"], "cpu_num", most=1e7), members)
+    return TraceJob(
+        row["job_id"],
+        moment(row["submit_time"], "submit_time"),
+        ran_s(started_s, ended_s),
+        builder.ask(members, each, cpus, memory_bytes),
+        user=builder.text(row["user"]),
+        status=STATUSES.get(row["state"], ""),
+        started_s=started_s,
+        ended_s=ended_s,
+        line=line,
+    )
 
 
 def read_quotas(path: str | Path) -> tuple[QueueSpec, ...]:

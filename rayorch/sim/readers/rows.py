@@ -204,7 +204,10 @@ def members_of(gpus: int, per_node: int) -> tuple[int, int]:
 
 
 def on_nodes(gpus: int, nodes: int, per_node: int) -> tuple[int, int]:
-    """The same for a trace that also says on how many nodes: as many equal members, where they divide so."""
+    """The same for a trace that also says on how many nodes: as many equal members, where they divide so. Without GPUs
+    each node is a member."""
+    if not gpus:
+        return max(1, nodes), 0
     if nodes >= 1 and gpus % nodes == 0 and gpus >= nodes:
         return nodes, gpus // nodes
     return members_of(gpus, per_node)

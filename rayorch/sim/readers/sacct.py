@@ -122,7 +122,7 @@ def _ask(builder: TraceBuilder, row: Mapping[str, str], per_node: int) -> Ask:
     gpus = whole(tres.get("gres/gpu", "0"), "gres/gpu") or typed  # older releases print the typed ones only
     nodes = whole(tres.get("node", "") or row.get("NNodes", "") or row.get("AllocNodes", "") or "1", "nodes")
     cpus = tres.get("cpu", "") or next((row[name] for name in CPU_COLUMNS if row.get(name)), "0")
-    members, each = on_nodes(gpus, nodes, per_node) if gpus else (max(1, nodes), 0)
+    members, each = on_nodes(gpus, nodes, per_node)
     memory_bytes = _memory_bytes(tres.get("mem", "0"))
     return builder.ask(
         members,
