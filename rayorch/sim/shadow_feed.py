@@ -19,7 +19,6 @@ from rayorch.core.copies import Copies
 from rayorch.core.events import AttemptEnded, Event, Started, StopOrdered
 from rayorch.core.inventory import Inventory
 from rayorch.core.policy import Profile
-from rayorch.core.queues import QueueTree
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import Allocation, Kind, MemberPhase, NodeSpec, StopCause, Workload, WorkloadId
 from rayorch.sim.readers.journal import JournalRead, SeatWatch, apply, start_tree
@@ -165,8 +164,7 @@ NEVER_S = 1e12
 def nodes_of(held: JournalRead) -> tuple[NodeSpec, ...]:
     """The nodes that a journal names, as large as the most that was held on them at once."""
     watch = SeatWatch()
-    tree: QueueTree = start_tree(held)
-    for id, workload in tree.workloads.items():
+    for id, workload in start_tree(held).workloads.items():
         if workload.placement and workload.state in LIVE:
             watch.hold(id, workload.placement, workload.started_s or workload.submitted_s)
     for _, event in held.events:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rayorch.core.types import NodeId, NodeSpec
+from rayorch.core.types import UNIT, NodeId, NodeSpec
 from rayorch.sim.models.distributions import Distribution, Fixed, Lognormal, Weibull
 from rayorch.sim.models.misstatement import TRUTH, Misstatement
 from rayorch.sim.models.streams import stream
@@ -199,7 +199,7 @@ def _units(law: FaultLaw, nodes: Sequence[NodeSpec]) -> Iterator[tuple[str, tupl
 
 
 def _devices(node: NodeSpec) -> int:
-    return len(node.devices) if node.devices else node.total.gpu_units // 10_000
+    return len(node.devices) if node.devices else node.total.gpu_units // UNIT
 
 
 def _path(node: NodeSpec, level: str) -> str | None:
@@ -229,8 +229,6 @@ def _faults(
 
 SHORTEST_REPAIR_S = 1.0
 """Nothing fails twice in the same moment, whatever the distributions are."""
-
-NOTHING_FAILS = FailureModel()
 
 LARGE_CLUSTER = FailureModel(
     (

@@ -19,11 +19,6 @@ class Misstatement:
     factor: float = 1.0
     noise: float = 0.0
 
-    @property
-    def is_true(self) -> bool:
-        """Whether nothing is misstated."""
-        return self.factor == 1.0 and self.noise == 0.0
-
     def of(self, value: float, rng: np.random.Generator) -> float:
         """What is told of one value; nothing is drawn without noise."""
         if self.noise == 0.0:

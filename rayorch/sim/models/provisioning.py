@@ -76,6 +76,3 @@ class ProvisioningModel:
 
 NORMAL_90 = 1.2815515655446004
 """The 0.9 quantile of the normal distribution."""
-
-AT_ONCE = ProvisioningModel(default=Fixed(0.0))
-"""A node is there when it is ordered."""

@@ -123,9 +123,6 @@ class RestartModel:
         return replace(base, costs=tuple(sorted(costs.items())), default=default)
 
 
-NO_RESTART_COST = RestartModel()
-"""Restarts are free and nothing is ever lost: what traces without any word on it are run with."""
-
 POLLUX = RestartModel(default=RestartCost(30.0, start_s=30.0))
 """What the simulator of Pollux (Qiao, OSDI'21) takes for every change of an allocation, the first one included."""
 

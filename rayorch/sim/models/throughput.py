@@ -19,9 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rayorch.core.errors import SpecError
-from rayorch.sim.models.measured import Application as Application
-from rayorch.sim.models.measured import TrainingState as TrainingState
-from rayorch.sim.models.measured import load_applications as load_applications
 
 CANDIDATES = 50
 """So many total batch sizes are tried, evenly spaced by factor."""

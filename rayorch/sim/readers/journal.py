@@ -150,7 +150,7 @@ def read(path: str | Path, running: bool = True) -> Trace:
         watch.after(event, tree)
     watch.finish(tree, running)
     queues = tuple(sorted(tree.dump().queues, key=lambda spec: spec.id))
-    trace = builder.build(EXPECTED, from_zero=True, nodes=watch.nodes(), queues=queues, empty_ok=True)
+    trace = builder.build(EXPECTED, from_zero=True, nodes=watch.seats.nodes(), queues=queues, empty_ok=True)
     return replace(trace, name=f"journal {held.journal_id[:8]}")
 
 
@@ -250,10 +250,6 @@ class _Watch:
             )
         except Refused as error:
             self._builder.refuse(self._lines.get(spec.id, 0), f"{spec.id} {error}")
-
-    def nodes(self) -> tuple[NodeSpec, ...]:
-        """See `SeatWatch.nodes`."""
-        return self.seats.nodes()
 
 
 def _since(workload: Workload, at_s: float) -> float:

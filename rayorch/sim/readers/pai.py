@@ -51,13 +51,12 @@ def read(path: str | Path, jobs: str | Path | None = None) -> Trace:
         duration_s = ran_s(started_s, ended_s)
         assert started_s is not None
         user, submit_s = submitted.get(row["job_name"], ("", started_s))
-        gpu_type = row["gpu_type"].strip()
         ask = builder.ask(
             whole(row["inst_num"], "inst_num", least=1),
             _percent(row["plan_gpu"], "plan_gpu"),
             _percent(row["plan_cpu"], "plan_cpu"),
             round((optional(row["plan_mem"], "plan_mem", most=1e6) or 0.0) * GIB),
-            () if gpu_type in MISC or gpu_type.lower() in EMPTY else (gpu_type,),
+            _models(row["gpu_type"]),
         )
         builder.add(
             TraceJob(
@@ -84,12 +83,11 @@ def read_simulated(path: str | Path) -> Trace:
     builder = TraceBuilder("pai", path)
 
     def job(line: int, row: Mapping[str, str]) -> None:
-        gpu_type = row.get("gpu_type", "").strip()
         ask = builder.ask(
             whole(row["num_inst"] or "1", "num_inst", least=1),
             _round(optional(row["num_gpu"], "num_gpu", most=1e4) or 0.0),
             _round(optional(row["num_cpu"], "num_cpu", most=1e6) or 0.0),
-            models=() if gpu_type in MISC or gpu_type.lower() in EMPTY else (gpu_type,),
+            models=_models(row.get("gpu_type", "")),
         )
         builder.add(
             TraceJob(
@@ -122,6 +120,11 @@ def _header(path: str | Path, columns: tuple[str, ...]) -> tuple[str, ...] | Non
     """The columns of a file without a header; None where its first line is one."""
     first = first_lines(path, 1)
     return None if not first or first[0].lstrip("\ufeff").split(",")[0] == columns[0] else columns
+
+
+def _models(gpu_type: str) -> tuple[str, ...]:
+    name = gpu_type.strip()
+    return () if name in MISC or name.lower() in EMPTY else (name,)
 
 
 def _percent(text: str, what: str) -> float:
