@@ -191,7 +191,7 @@ class _Loop:
                     if job is not None and job.stamp == event.stamp:
                         self._attempt(event.kind, job, now_s)
                 case Moment.WAKE:
-                    self._wakes.woken()
+                    self._wakes.woken(event.at_s)
                 case _:
                     self._fault(event.kind, event.stamp, now_s)
         while self._next < len(jobs) and jobs[self._next].submit_s <= now_s:

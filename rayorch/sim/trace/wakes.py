@@ -11,6 +11,7 @@ import heapq
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
 from rayorch.core.ordering import Basis, OrderView, basis_of, rank_changes_s
 from rayorch.core.planning.takings import OWED_S
+from rayorch.core.quota_tree import QuotaTree
 from rayorch.core.types import State, Workload, WorkloadId
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.events import Moment, Moments
@@ -36,17 +37,17 @@ class Wakes:
         self._look_s = -LOOK_S
         self._pause_s = LOOK_S
         self._by_time = basis_of(cluster.profile.order) is Basis.TURN
-        self._least_s = {spec.id: spec.min_runtime_s for spec in cluster.tree.queues.values() if spec.min_runtime_s}
+        self._queues = QuotaTree(cluster.tree.queues.values())
 
     @property
     def awaited(self) -> bool:
         """Whether somebody waits for a moment to come."""
         return bool(self._at)
 
-    def woken(self) -> None:
-        """One of the moments has come."""
+    def woken(self, at_s: float) -> None:
+        """One of the moments has come: that of `at_s`."""
         now_s = self._cluster.now_s
-        self._at = {at_s for at_s in self._at if at_s > now_s}
+        self._at.discard(at_s)
         while self._ranks and self._ranks[0][0] <= now_s:
             self._rank(heapq.heappop(self._ranks)[1])
 
@@ -65,17 +66,9 @@ class Wakes:
         if self._profile.eviction.by_order:
             self._rank(workload.spec.id)
         spec = workload.spec
-        least_s = [spec.min_runtime_s, self._profile.eviction.exempt_s]
-        queue = spec.queue
-        while self._least_s:
-            if queue in self._least_s:
-                least_s.append(self._least_s[queue])
-                break
-            head, slash, _ = queue.rpartition("/")
-            if not slash:
-                break
-            queue = type(spec.queue)(head)
-        for length_s in least_s:
+        queue = self._queues.min_runtime(spec.queue)
+        queue_s = queue.min_runtime_s if queue is not None else 0.0
+        for length_s in (spec.min_runtime_s, self._profile.eviction.exempt_s, queue_s):
             if length_s > 0:
                 self.at(workload.started_s + length_s)
 
