@@ -13,6 +13,7 @@ import math
 from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
 from rayorch.core.policy import SortKey
 from rayorch.core.types import CPU, UNIT, Resources
+from rayorch.policies.place import best_fit
 from rayorch.policies.place.weighted_best_fit import LARGEST_CPUS, LARGEST_GPUS
 
 
@@ -25,6 +26,4 @@ def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     return (-math.floor(100 * (1 - product / 2)),)
 
 
-def device(bundle: Resources, node: NodeView, view: PlacementView) -> int | None:
-    """The GPU that a share leaves with least."""
-    return None
+device = best_fit.device

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
 from rayorch.core.policy import SortKey
 from rayorch.core.types import UNIT, Resources
+from rayorch.policies.place import best_fit
 
 
 @scored_by(ScoreBasis.STATE)
@@ -22,6 +23,4 @@ def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     return (1 if whole < len(devices) else 2, whole)
 
 
-def device(bundle: Resources, node: NodeView, view: PlacementView) -> int | None:
-    """The GPU that a share leaves with least."""
-    return None
+device = best_fit.device

@@ -11,6 +11,7 @@ import math
 from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
 from rayorch.core.policy import SortKey
 from rayorch.core.types import CPU, UNIT, Resources
+from rayorch.policies.place import best_fit
 
 LARGEST_CPUS, LARGEST_GPUS = 128, 8
 """Of the nodes that the artifact was written for."""
@@ -24,6 +25,4 @@ def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     return (-math.floor(100 * (1 - 0.5 * cpus - 0.5 * gpus)),)
 
 
-def device(bundle: Resources, node: NodeView, view: PlacementView) -> int | None:
-    """The GPU that a share leaves with least."""
-    return None
+device = best_fit.device
