@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from rayorch.core.fragmentation import Fragmentation, typical
 from rayorch.core.ordering import OrderView, QueueHead, SortKey
 from rayorch.core.placement import TaskClass, class_of
-from rayorch.core.types import CPU, MODEL_LABEL, UNIT, Member, NodeId, NodeSpec, QueueId
+from rayorch.core.types import CPU, UNIT, Member, NodeId, NodeSpec, QueueId
 
 
 def key(head: QueueHead, view: OrderView) -> SortKey:
@@ -79,14 +79,13 @@ def _on_node(node: NodeSpec, seats: list[tuple[QueueId, Member]], shapes: Fragme
     """What each seat changed of the node's fragmentation [GPU units], one after the other."""
     if not seats:
         return []
-    model = dict(node.labels).get(MODEL_LABEL, "")
     cpu, devices = node.total.units(CPU), [UNIT] * (node.total.gpu_units // UNIT)
-    before = shapes.of(model, cpu, tuple(devices))
+    before = shapes.of(node.model, cpu, tuple(devices))
     found: list[tuple[QueueId, float]] = []
     for queue, member in seats:
         cpu -= member.bundle.units(CPU)
         _take(devices, member)
-        after = shapes.of(model, cpu, tuple(devices))
+        after = shapes.of(node.model, cpu, tuple(devices))
         found.append((queue, (after - before) / shapes.total))
         before = after
     return found
