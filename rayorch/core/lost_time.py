@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
+from rayorch.core.marks import AnyPolicy, marked
 from rayorch.core.types import Allocation, Workload
-
-AnyCost = TypeVar("AnyCost", bound=Callable[..., float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,9 @@ class Rate:
 RateOf = Callable[[Workload, Allocation], Rate]
 
 
-def growing(rate: RateOf) -> Callable[[AnyCost], AnyCost]:
+def growing(rate: RateOf) -> Callable[[AnyPolicy], AnyPolicy]:
     """Mark a victim policy whose cost is that of this rate at any time, for as long as the workload is the same."""
-
-    def mark(policy: AnyCost) -> AnyCost:
-        vars(policy)["rate"] = rate
-        return policy
-
-    return mark
+    return marked(rate=rate)
 
 
 def rate_of(policy: Callable[..., float]) -> RateOf | None:

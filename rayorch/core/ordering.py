@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import TypeVar, cast
 
 from rayorch.core.history import HALF_LIFE_S, History
+from rayorch.core.marks import AnyPolicy, marked
 from rayorch.core.quota import Quota
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
@@ -26,7 +27,6 @@ from rayorch.core.types import (
 SortKey = tuple[float | int | str, ...]
 
 T = TypeVar("T")
-AnyPolicy = TypeVar("AnyPolicy", bound=Callable[..., object])
 
 
 class Basis(IntEnum):
@@ -43,12 +43,7 @@ class Basis(IntEnum):
 
 def based_on(basis: Basis) -> Callable[[AnyPolicy], AnyPolicy]:
     """Mark an order policy with its basis. One that has no mark is asked in every turn."""
-
-    def mark(policy: AnyPolicy) -> AnyPolicy:
-        vars(policy)["basis"] = basis
-        return policy
-
-    return mark
+    return marked(basis=basis)
 
 
 def basis_of(policy: Callable[..., object]) -> Basis:
@@ -59,12 +54,7 @@ def basis_of(policy: Callable[..., object]) -> Basis:
 
 def in_words(words: Callable[[Workload, OrderView], str]) -> Callable[[AnyPolicy], AnyPolicy]:
     """Let an order policy say what a workload's place comes from: "by priority 5, then by age"."""
-
-    def mark(policy: AnyPolicy) -> AnyPolicy:
-        vars(policy)["words"] = words
-        return policy
-
-    return mark
+    return marked(words=words)
 
 
 def ranks(
@@ -75,12 +65,7 @@ def ranks(
     The first `parts` of the key are its rank: where a profile evicts by order, whoever waits may take the room of who
     runs in the same queue with a larger rank. `changes_s`: when the rank of a running workload changes by itself.
     """
-
-    def mark(policy: AnyPolicy) -> AnyPolicy:
-        vars(policy)["ranks"] = (parts, changes_s)
-        return policy
-
-    return mark
+    return marked(ranks=(parts, changes_s))
 
 
 def rank_of(policy: Callable[..., SortKey], workload: Workload, view: OrderView) -> tuple[SortKey, SortKey] | None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeVar
 
+from rayorch.core.marks import AnyPolicy, marked
 from rayorch.core.slot import Slot
-from rayorch.core.types import UNIT, NodeSpec, Resources, WorkloadId
-
-AnyScore = TypeVar("AnyScore", bound=Callable[..., object])
+from rayorch.core.types import CPU, UNIT, NodeSpec, Resources, WorkloadId
 
 
 class ScoreBasis(IntEnum):
@@ -21,18 +19,12 @@ class ScoreBasis(IntEnum):
     CLAIM = 2  # on who asks as well: it is asked anew of every node for every claim
 
 
-def scored_by(basis: ScoreBasis, classes: bool = False) -> Callable[[AnyScore], AnyScore]:
+def scored_by(basis: ScoreBasis, classes: bool = False) -> Callable[[AnyPolicy], AnyPolicy]:
     """Mark a score policy with its basis, and whether it looks at what is typically asked for.
 
     One that has no mark is scored by node and may look at the classes.
     """
-
-    def mark(policy: AnyScore) -> AnyScore:
-        vars(policy)["basis"] = basis
-        vars(policy)["classes"] = classes
-        return policy
-
-    return mark
+    return marked(basis=basis, classes=classes)
 
 
 def score_basis(policy: Callable[..., object]) -> ScoreBasis:
@@ -71,7 +63,7 @@ def class_of(bundle: Resources, models: Iterable[str], weight: int = 1) -> TaskC
     units = bundle.gpu_units
     whole = units // UNIT
     each, count = (UNIT, whole) if whole else (units, int(units > 0))
-    return TaskClass(bundle.units("CPU"), each, count, frozenset(models) if units else frozenset(), weight)
+    return TaskClass(bundle.units(CPU), each, count, frozenset(models) if units else frozenset(), weight)
 
 
 @dataclass(frozen=True, slots=True)
