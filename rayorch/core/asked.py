@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rayorch.core.fragmentation import typical
+from rayorch.core.fragmentation import by_weight, typical
 from rayorch.core.placement import TaskClass, class_of
 from rayorch.core.types import WorkloadSpec
 
@@ -65,7 +65,7 @@ class AskedBook:
 
     def state(self) -> AskedState:
         """All of it, sorted."""
-        return AskedState(_written(sorted(self._classes(), key=_order)), self._told, self._since)
+        return AskedState(_written(sorted(self._classes(), key=by_weight)), self._told, self._since)
 
     def changes_since(self, version: int) -> tuple[AskedClass, ...] | None:
         """What is typical; None for a reader of that version who knows it."""
@@ -78,7 +78,7 @@ class AskedBook:
         for role in spec.roles:
             seats = min(left, max(role.min_count, 1) * entries)
             if seats > 0:
-                kind = _kind(class_of(role.bundle, spec.accelerators))
+                kind = class_of(role.bundle, spec.accelerators)
                 self._counts[kind] = self._counts.get(kind, 0) + seats * SEAT
                 self._sum += seats * SEAT
                 self._since += seats
@@ -86,7 +86,7 @@ class AskedBook:
         if self._sum >= 2 * WINDOW * SEAT:
             self._forget({kind: count // 2 for kind, count in self._counts.items() if count > 1})
         if len(self._counts) > MOST_CLASSES:
-            kept = sorted(self._classes(), key=_order, reverse=True)[: MOST_CLASSES * 9 // 10]
+            kept = sorted(self._classes(), key=by_weight, reverse=True)[: MOST_CLASSES * 9 // 10]
             self._forget({_kind(task): task.weight for task in kept})
         if self._since >= max(FEWEST, self._sum // SEAT // 5):  # a fifth of all is a quarter of what was before
             self._told, self._since, self._told_at = _written(typical(self._classes())), 0, version
@@ -109,8 +109,5 @@ def _written(tasks: Iterable[TaskClass]) -> tuple[AskedClass, ...]:
 
 
 def _kind(task: TaskClass) -> TaskClass:
+    """What the counts are kept by: the class, once."""
     return TaskClass(task.cpu, task.each, task.count, task.models, 1)
-
-
-def _order(task: TaskClass) -> tuple[int, int, int, int, list[str]]:
-    return (task.weight, task.cpu, task.each, task.count, sorted(task.models))

@@ -59,9 +59,14 @@ def unusable(task: TaskClass, model: str, cpu: int, devices: Sequence[int]) -> i
     return sum(devices)
 
 
+def by_weight(task: TaskClass) -> tuple[int, int, int, int, list[str]]:
+    """Sorts classes by how often they are asked for; of equals the larger is the greater."""
+    return (task.weight, task.cpu, task.each, task.count, sorted(task.models))
+
+
 def typical(classes: Iterable[TaskClass], covered: float = COVERED) -> tuple[TaskClass, ...]:
     """The most frequent of the classes (each once) that make up the part `covered`; ties go to the larger class."""
-    ordered = sorted(classes, key=lambda c: (c.weight, c.cpu, c.each, c.count, sorted(c.models)), reverse=True)
+    ordered = sorted(classes, key=by_weight, reverse=True)
     total, sum_, found = sum(c.weight for c in ordered), 0, list[TaskClass]()
     for task in ordered:
         if sum_ >= covered * total:
