@@ -34,12 +34,6 @@ def limit_at_s(workload: Workload) -> float | None:
     return workload.started_s + max(0.0, limit_s - workload.ran_s)
 
 
-def ends_by_s(workload: Workload) -> float | None:
-    """When the live attempt has certainly ended: at its limit it is told to stop, and has its grace. None: unknown."""
-    limit_s = limit_at_s(workload)
-    return None if limit_s is None else limit_s + workload.spec.grace_s
-
-
 def longest_s(workload: Workload) -> float | None:
     """The longest that an attempt which starts now may hold its seats; None: nothing bounds it."""
     limit_s = workload.spec.wall_limit_s

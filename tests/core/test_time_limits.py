@@ -15,7 +15,7 @@ from rayorch.core.planner import plan
 from rayorch.core.reports import CheckpointCommitted
 from rayorch.core.runners import RunnerPhase, RunnerView
 from rayorch.core.snapshot import Versions
-from rayorch.core.time_limits import ends_by_s, longest_s
+from rayorch.core.time_limits import longest_s
 from rayorch.core.types import State, StopCause, StopOrder, Workload, WorkloadId
 from rayorch.policies.default import DEFAULT
 from tests.build import apply, seats, tree, workload
@@ -73,11 +73,6 @@ def test_nothing_goes_back_to_the_queue_that_has_no_time_left() -> None:
     assert end is not None
     assert (end.move, end.cause) == (Move.FAILED, None)
     assert "wall limit" in end.reason
-
-
-def test_the_end_is_known_from_the_limit() -> None:
-    assert ends_by_s(limited(ran_s=40.0)) == 1000.0 + 60.0 + 10.0
-    assert ends_by_s(replace(limited(), spec=workload("w"))) is None
 
 
 # ---------------------------------------------------------------- begin
