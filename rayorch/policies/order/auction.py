@@ -27,6 +27,7 @@ from rayorch.core.history import AccountKey
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
 from rayorch.core.service import HELD, run_s
 from rayorch.core.types import GPU, UNIT, State, Workload, WorkloadId, total
+from rayorch.policies.order.finish_time import fair_part
 from rayorch.policies.order.remaining import forecast
 
 MOST_BIDDERS = 32
@@ -158,7 +159,7 @@ def key(workload: Workload, view: OrderView) -> SortKey:
 def _outcome(view: OrderView) -> _Outcome:
     apps = _apps(view)
     cluster = view.cluster.gpu_units / UNIT
-    part = max(1.0, math.ceil(cluster / max(1, len(apps))))
+    part = fair_part(cluster, len(apps))
     rho = {name: app.rho(view.now_s, 0, part) for name, app in apps.items()}
     known = sorted((-value, name) for name, value in rho.items() if apps[name].waiting and not math.isnan(value))
     count = min(MOST_BIDDERS, max(1, math.ceil((1.0 - view.knobs.auction_fairness) * len(known))))

@@ -68,9 +68,13 @@ def projected_rho(workload: Workload, view: OrderView) -> float | None:
 
 def rho(shared_s: float, run_s: float, gpus: float, cluster_gpus: float, active: int) -> float:
     """The ratio for work that takes `run_s` on `gpus`, of a cluster that `active` workloads share."""
-    part = max(1.0, math.ceil(cluster_gpus / active))
-    alone_s = run_s * max(1.0, gpus / part)
+    alone_s = run_s * max(1.0, gpus / fair_part(cluster_gpus, active))
     return shared_s / alone_s if alone_s > 0 else math.inf
+
+
+def fair_part(cluster_gpus: float, active: int) -> float:
+    """What each of so many has of the cluster: whole GPUs, at least one."""
+    return max(1.0, math.ceil(cluster_gpus / max(1, active)))
 
 
 def mixed_rho(parts: tuple[tuple[float, float], ...]) -> float:
