@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TypeVar, cast
 
 from rayorch.core.marks import AnyPolicy, marked
 from rayorch.core.slot import Slot
 from rayorch.core.types import CPU, UNIT, NodeSpec, Resources, WorkloadId
+
+T = TypeVar("T")
 
 
 class ScoreBasis(IntEnum):
@@ -92,6 +95,12 @@ class PlacementView:
     claim: WorkloadId | None = None
     memo: dict[object, object] = field(default_factory=dict, repr=False)
     marks: dict[object, object] = field(default_factory=dict, repr=False)
+
+    def once(self, make: Callable[[PlacementView], T]) -> T:
+        """What `make(view)` gives, made once: for what every score reads."""
+        if make not in self.memo:
+            self.memo[make] = make(self)
+        return cast(T, self.memo[make])
 
     def same(self, classes: tuple[TaskClass, ...], capacity: Mapping[str, int], seed: int) -> bool:
         """Whether it is the view of these."""

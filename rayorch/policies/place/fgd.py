@@ -8,7 +8,6 @@ Both matter: with exact scores it is no better than best fit, since small differ
 from __future__ import annotations
 
 import math
-from typing import cast
 
 from rayorch.core.fragmentation import Fragmentation
 from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, TaskClass, scored_by
@@ -42,7 +41,7 @@ def gradient(bundle: Resources, node: NodeView, view: PlacementView) -> Gradient
     """None where it can't be told. The bundle fits on the node."""
     if not view.classes or node.slot.layout.sized or any(name[3:4] == "-" for name, _ in bundle.items):
         return None
-    gradients = gradients_of(view)
+    gradients = view.once(_gradients)
     key = (node.model, node.slot.amounts.get(CPU, 0), node.devices, bundle.units(CPU), bundle.gpu_units)
     if key not in gradients.known:
         gradients.known[key] = gradients.of(*key)
@@ -83,12 +82,8 @@ def quantised(change: int, total: int) -> int:
     return math.floor(LEVELS / (1.0 + math.exp(-change / (total * UNIT))))
 
 
-def gradients_of(view: PlacementView) -> Gradients:
-    """Made once for a view."""
-    known = view.memo.get("gradients")
-    if known is None:
-        known = view.memo["gradients"] = Gradients(view.classes)
-    return cast(Gradients, known)
+def _gradients(view: PlacementView) -> Gradients:
+    return Gradients(view.classes)
 
 
 def _without(devices: tuple[int, ...], units: int) -> list[int]:

@@ -18,7 +18,6 @@ end in the id, which keeps work together as first fit does.
 from __future__ import annotations
 
 import math
-from typing import cast
 
 from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, scored_by
 from rayorch.core.policy import SortKey
@@ -39,7 +38,7 @@ def score(bundle: Resources, node: NodeView, view: PlacementView) -> SortKey:
     if found is None:
         return best_fit.score(bundle, node, view)
     quantised, device = found
-    price = prices(view).get(node.model, 0) if bundle.gpu_units else 0
+    price = view.once(prices).get(node.model, 0) if bundle.gpu_units else 0
     left = (node.devices[device] - bundle.gpu_units) // STEP if device is not None else 0
     return (price - quantised, left)
 
@@ -48,13 +47,10 @@ device = fgd.device
 
 
 def prices(view: PlacementView) -> dict[str, int]:
-    """What is taken off the score of each model's nodes; worked out once for a view."""
-    known = view.memo.get("prices")
-    if known is None:
-        found = pressures(view)
-        scarce = max(found.values(), default=0.0) > SLACK
-        known = view.memo["prices"] = {model: math.floor(PRICE * x) * scarce for model, x in found.items()}
-    return cast(dict[str, int], known)
+    """What is taken off the score of each model's nodes; none where no model is scarce."""
+    found = pressures(view)
+    scarce = max(found.values(), default=0.0) > SLACK
+    return {model: math.floor(PRICE * x) * scarce for model, x in found.items()}
 
 
 def pressures(view: PlacementView) -> dict[str, float]:
