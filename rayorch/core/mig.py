@@ -9,7 +9,7 @@ than it has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -140,28 +140,6 @@ def open_starts(model: MigModel, profile: Profile, taken: frozenset[int]) -> tup
     return tuple(s for s in profile.starts if not any(n in taken for n in range(s, s + profile.size)))
 
 
-def best_start(model: MigModel, name: str, instances: Sequence[Instance] = ()) -> int | None:
-    """Where one more instance destroys the fewest places of others, None where none fits.
-
-    Counted over all profiles, each place by its size, after Fragmentation Gradient Descent (Weng 2023), which asks the
-    same of whole devices. Ties end in the highest start: low ones are what the large profiles need.
-    """
-    profile = model.profile(name)
-    if profile is None or sum(i.profile == name for i in instances) >= profile.most:
-        return None
-    taken = taken_slices(model, instances)
-    starts = open_starts(model, profile, taken)
-
-    def destroyed(start: int) -> tuple[int, int]:
-        after = taken | frozenset(range(start, start + profile.size))
-        lost = sum(
-            (len(open_starts(model, p, taken)) - len(open_starts(model, p, after))) * p.size for p in model.profiles
-        )
-        return lost, -start
-
-    return min(starts, key=destroyed) if starts else None
-
-
 @lru_cache(maxsize=4096)
 def arrange(model: MigModel, wanted: tuple[str, ...], kept: tuple[Instance, ...] = ()) -> tuple[Instance, ...] | None:
     """Places for all `wanted` profiles beside what is `kept`, None where there are none; exact.
@@ -187,24 +165,3 @@ def arrange(model: MigModel, wanted: tuple[str, ...], kept: tuple[Instance, ...]
         return None
 
     return place(0, kept)
-
-
-@lru_cache(maxsize=64)
-def geometries(model: MigModel) -> tuple[tuple[str, ...], ...]:
-    """All multisets of profiles that fit one GPU with nothing left to add, without media extensions, sorted."""
-    plain = [p for p in model.profiles if not p.name.endswith("+me")]
-    found: set[tuple[str, ...]] = set()
-
-    def extend(names: tuple[str, ...], first: int) -> None:
-        grew = False
-        for number, profile in enumerate(plain):
-            more = tuple(sorted((*names, profile.name)))
-            if arrange(model, more) is not None:
-                grew = True
-                if number >= first:
-                    extend(more, number)
-        if not grew:
-            found.add(names)
-
-    extend((), 0)
-    return tuple(sorted(found))

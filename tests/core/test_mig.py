@@ -13,8 +13,6 @@ from rayorch.core.mig import (
     Instance,
     MigModel,
     arrange,
-    best_start,
-    geometries,
     mig_model,
     open_starts,
     taken_slices,
@@ -76,6 +74,26 @@ def test_which_cuts_nvidia_allows_on_an_a100(profiles: tuple[str, ...], fits: bo
     assert (arrange(A100, tuple(sorted(profiles))) is not None) == fits
 
 
+def geometries(model: MigModel) -> tuple[tuple[str, ...], ...]:
+    """All multisets of profiles that fit one GPU with nothing left to add, without media extensions, sorted."""
+    plain = [p for p in model.profiles if not p.name.endswith("+me")]
+    found: set[tuple[str, ...]] = set()
+
+    def extend(names: tuple[str, ...], first: int) -> None:
+        grew = False
+        for number, profile in enumerate(plain):
+            more = tuple(sorted((*names, profile.name)))
+            if arrange(model, more) is not None:
+                grew = True
+                if number >= first:
+                    extend(more, number)
+        if not grew:
+            found.add(names)
+
+    extend((), 0)
+    return tuple(sorted(found))
+
+
 def test_no_geometry_takes_more_compute_slices_than_there_are() -> None:
     for gpu in (A100, model("A30")):
         most = 4 if gpu.slices == 4 else 7
@@ -105,15 +123,6 @@ def test_instances_that_overlap_or_begin_anywhere_are_refused() -> None:
         taken_slices(A100, [Instance("3g.20gb", 0), Instance("2g.10gb", 2)])
 
 
-def test_a_small_instance_goes_where_it_destroys_least() -> None:
-    assert best_start(A100, "1g.5gb") == 6
-    beside = [Instance("3g.20gb", 0)]
-    assert best_start(A100, "1g.5gb", beside) == 6
-    assert best_start(A100, "4g.20gb", beside) is None
-    assert best_start(A100, "3g.20gb") == 4  # 0 is what a 4g needs
-    assert best_start(A100, "9g.9gb") is None
-
-
 names = st.sampled_from([p.name for p in A100.profiles])
 
 
@@ -121,9 +130,11 @@ names = st.sampled_from([p.name for p in A100.profiles])
 def test_one_by_one_nothing_fits_that_a_search_does_not_find(wanted: list[str]) -> None:
     placed: list[Instance] = []
     for name in wanted:
-        start = best_start(A100, name, placed)
-        if start is not None:
-            placed.append(Instance(name, start))
+        profile = A100.profile(name)
+        assert profile is not None
+        starts = open_starts(A100, profile, taken_slices(A100, placed))
+        if starts and sum(i.profile == name for i in placed) < profile.most:
+            placed.append(Instance(name, starts[-1]))
             taken_slices(A100, placed)  # raises when it may not be there
     assert arrange(A100, tuple(sorted(i.profile for i in placed))) is not None
     found = arrange(A100, tuple(sorted(wanted)))
