@@ -27,14 +27,10 @@ from rayorch.policies.place import (
     weighted_best_fit,
 )
 from rayorch.sim.trace.cluster import TraceCluster
+from tests.core.test_fragmentation import task
 from tests.scenes import gpus, node, pending, running, snapshot, started
 
 ALL = (at_random, clustering, dot_product, fgd, fragmentation, packing, weighted_best_fit)
-
-
-def task(cpu: int, each: float, count: int, weight: int = 1, *models: str) -> TaskClass:
-    """A class in CPUs and GPUs."""
-    return TaskClass(cpu * UNIT, round(each * UNIT), count, frozenset(models), weight)
 
 
 def seen(*free: float, cpu: float = 96, model: str = "") -> NodeView:
