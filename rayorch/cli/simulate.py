@@ -163,14 +163,10 @@ def _keys(wanted: list[str] | None) -> tuple[str, ...]:
 
 
 def _queues(path: Path) -> tuple[QueueSpec, ...]:
-    from rayorch.config import QueueDocument, load_documents
     from rayorch.core.errors import SpecError
+    from rayorch.experiment.documents import documents_in, queues_in
 
-    try:
-        documents = load_documents(path.read_bytes(), str(path))
-    except OSError as error:
-        raise SpecError("--queues", f"can't read {path}: {error.strerror}") from error
-    found = tuple(document.to_core() for document in documents if isinstance(document, QueueDocument))
+    found = queues_in(documents_in(path, "--queues"))
     if not found:
         raise SpecError("--queues", f"{path} holds no Queue document")
     return found

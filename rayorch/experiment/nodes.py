@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayorch.config import ClusterDocument, Pool, ProfileSettings, QueueDocument, load_documents
+from rayorch.config import Pool, ProfileSettings
 from rayorch.core.errors import SpecError
 from rayorch.core.types import CPU, GPU, MODEL_LABEL, Device, NodeId, NodeSpec, QueueSpec, Resources
+from rayorch.experiment.documents import cluster_in, documents_in, queues_in
 from rayorch.sim.trace.model import Trace
 
 FIELD = "--cluster"
@@ -96,14 +97,8 @@ def _node(number: int, total: Resources, model: str, rack: int | None) -> NodeSp
 
 def from_file(path: Path) -> Machines:
     """The pools of the file's one Cluster document, each as large as it can be; its queues, and its profile."""
-    try:
-        documents = load_documents(path.read_bytes(), str(path))
-    except OSError as error:
-        raise SpecError(FIELD, f"can't read {path}: {error.strerror}") from error
-    clusters = [document.to_core() for document in documents if isinstance(document, ClusterDocument)]
-    if len(clusters) != 1:
-        raise SpecError(FIELD, f"{path} must hold one Cluster document, it holds {len(clusters)}")
-    (cluster,) = clusters
+    documents = documents_in(path, FIELD)
+    cluster = cluster_in(documents, path, FIELD).to_core()
     nodes: list[NodeSpec] = []
     for n, pool in enumerate(cluster.pools):
         if pool.max_count is None:
@@ -111,8 +106,7 @@ def from_file(path: Path) -> Machines:
                 f"spec.nodePools[{n}].maxNodes", f"{pool.name} must say how many nodes are simulated ({path})"
             )
         nodes += [_of_pool(pool, cluster.topology, len(nodes) + k) for k in range(pool.max_count)]
-    queues = tuple(document.to_core() for document in documents if isinstance(document, QueueDocument))
-    return Machines(tuple(nodes), f"{cluster.name} ({len(nodes)} nodes)", queues, cluster.profile)
+    return Machines(tuple(nodes), f"{cluster.name} ({len(nodes)} nodes)", queues_in(documents), cluster.profile)
 
 
 def _of_pool(pool: Pool, topology: tuple[str, ...], number: int) -> NodeSpec:

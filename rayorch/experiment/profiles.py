@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from rayorch.config import PRESETS, ClusterDocument, load_documents, load_preset, load_profile
+from rayorch.config import PRESETS, load_preset, load_profile
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
+from rayorch.experiment.documents import cluster_in, documents_in
 
 FIELD = "--profile"
 
@@ -45,15 +46,9 @@ def profile_of(text: str) -> Profile:
 
 
 def _from_file(path: Path) -> Profile:
-    try:
-        documents = load_documents(path.read_bytes(), str(path))
-    except OSError as error:
-        raise SpecError(FIELD, f"can't read {path}: {error.strerror}") from error
-    clusters = [document for document in documents if isinstance(document, ClusterDocument)]
-    if len(clusters) != 1:
-        raise SpecError(FIELD, f"{path} must hold one Cluster document, it holds {len(clusters)}")
-    settings = clusters[0].to_core().profile
-    return load_profile(settings if settings.name else replace(settings, name=clusters[0].metadata.name))
+    document = cluster_in(documents_in(path, FIELD), path, FIELD)
+    settings = document.to_core().profile
+    return load_profile(settings if settings.name else replace(settings, name=document.metadata.name))
 
 
 def _from_module(module: str, name: str) -> Profile:
