@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayorch.config import Pool, ProfileSettings
+from rayorch.config import Pool
 from rayorch.core.errors import SpecError
-from rayorch.core.types import CPU, GPU, MODEL_LABEL, Device, NodeId, NodeSpec, QueueSpec, Resources
+from rayorch.core.types import CPU, GPU, MODEL_LABEL, UNIT, Device, NodeId, NodeSpec, QueueSpec, Resources
 from rayorch.experiment.documents import cluster_in, documents_in, queues_in
 from rayorch.sim.trace.model import Trace
 
@@ -24,17 +24,16 @@ _PART = re.compile(r"(\d+)x(\d+)(?::([A-Za-z0-9._-]+))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """`words`: how it is called in a report. `queues`, `profile`: where its file has some."""
+    """`words`: how it is called in a report. `queues`: where its file has some."""
 
     nodes: tuple[NodeSpec, ...]
     words: str
     queues: tuple[QueueSpec, ...] = ()
-    profile: ProfileSettings | None = None
 
-    @property
-    def gpus(self) -> float:
-        """All of them."""
-        return sum(node.total.gpu_units for node in self.nodes) / 10_000
+
+def gpus_in(nodes: Iterable[NodeSpec]) -> float:
+    """All GPUs of the nodes."""
+    return sum(node.total.gpu_units for node in nodes) / UNIT
 
 
 def machines_of(spec: str | Sequence[NodeSpec] | None, trace: Trace, racks: int | None = None) -> Machines:
@@ -84,7 +83,7 @@ def from_words(spec: str, racks: int | None = None) -> Machines:
 
 def _node(number: int, total: Resources, model: str, rack: int | None) -> NodeSpec:
     name = f"n{number:06d}"
-    gpus = total.gpu_units // 10_000
+    gpus = total.gpu_units // UNIT
     return NodeSpec(
         NodeId(name),
         name,
@@ -96,7 +95,7 @@ def _node(number: int, total: Resources, model: str, rack: int | None) -> NodeSp
 
 
 def from_file(path: Path) -> Machines:
-    """The pools of the file's one Cluster document, each as large as it can be; its queues, and its profile."""
+    """The pools of the file's one Cluster document, each as large as it can be; and its queues."""
     documents = documents_in(path, FIELD)
     cluster = cluster_in(documents, path, FIELD).to_core()
     nodes: list[NodeSpec] = []
@@ -106,7 +105,7 @@ def from_file(path: Path) -> Machines:
                 f"spec.nodePools[{n}].maxNodes", f"{pool.name} must say how many nodes are simulated ({path})"
             )
         nodes += [_of_pool(pool, cluster.topology, len(nodes) + k) for k in range(pool.max_count)]
-    return Machines(tuple(nodes), f"{cluster.name} ({len(nodes)} nodes)", queues_in(documents), cluster.profile)
+    return Machines(tuple(nodes), f"{cluster.name} ({len(nodes)} nodes)", queues_in(documents))
 
 
 def _of_pool(pool: Pool, topology: tuple[str, ...], number: int) -> NodeSpec:

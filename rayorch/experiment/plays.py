@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
+from rayorch.experiment.nodes import gpus_in
 from rayorch.experiment.profiles import fingerprint
 from rayorch.experiment.store import key_of, trace_digest
 from rayorch.experiment.variants import Resample, resampled, without_too_large
@@ -38,11 +39,6 @@ class Inputs:
     until_s: float | None = None
     resample: Resample = Resample.NONE
     per_job: bool = False
-
-    @property
-    def gpus(self) -> float:
-        """All of the cluster."""
-        return sum(node.total.gpu_units for node in self.nodes) / 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | No
     trace = resampled(inputs.trace, inputs.resample, one.seed)
     trace, too_large = without_too_large(trace, inputs.nodes)
     if one.load is not None:
-        trace = at_load(trace, inputs.gpus, one.load)
+        trace = at_load(trace, gpus_in(inputs.nodes), one.load)
     outcome = run(
         trace,
         inputs.nodes,

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
-from rayorch.experiment.nodes import machines_of
+from rayorch.experiment.nodes import gpus_in, machines_of
 from rayorch.experiment.options import loads_of
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
@@ -155,7 +155,7 @@ def simulate(
     machines = machines_of(cluster, loaded, racks)
     found_queues = tuple(queues) or machines.queues or loaded.queues
     if quota_by_use:
-        found_queues = quotas_by_use(loaded, machines.gpus)
+        found_queues = quotas_by_use(loaded, gpus_in(machines.nodes))
     inputs = Inputs(
         loaded,
         title,
