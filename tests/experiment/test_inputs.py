@@ -11,7 +11,7 @@ import pytest
 from rayorch.core.errors import SpecError
 from rayorch.core.types import GPU, MODEL_LABEL, QueueId, Resources
 from rayorch.experiment import options
-from rayorch.experiment.nodes import from_file, from_words, machines_of
+from rayorch.experiment.nodes import from_file, from_words, gpus_in, machines_of
 from rayorch.experiment.plays import Inputs, play, plays_of
 from rayorch.experiment.profiles import fingerprint, profile_of, profiles_of
 from rayorch.experiment.store import trace_digest
@@ -44,7 +44,7 @@ spec: {deserved: {GPU: 4}}
 
 def test_a_short_form_is_nodes_that_lack_nothing_but_gpus() -> None:
     found = from_words("2x8:H100,1x4", racks=3)
-    assert [node.total.units(GPU) // 10_000 for node in found.nodes] == [8, 8, 4] and found.gpus == 20.0
+    assert [node.total.units(GPU) // 10_000 for node in found.nodes] == [8, 8, 4] and gpus_in(found.nodes) == 20.0
     assert [node.model for node in found.nodes] == ["H100", "H100", ""]
     assert [node.domain("rack") for node in found.nodes] == ["r0000", "r0001", "r0002"]
     assert len({node.id for node in found.nodes}) == 3

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayorch.core.errors import SpecError
+from rayorch.core.resources import UNIT
 from rayorch.sim.generators.scaling import at_load, gpus_of
 from rayorch.sim.models.streams import stream
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
@@ -95,7 +96,7 @@ class Generator:
         share = math.fsum(self.weights)
         return (
             math.fsum(
-                weight * kind.ask.members * kind.ask.each.gpu_units / 10_000 * means[kind.run_times]
+                weight * kind.ask.gpu_units / UNIT * means[kind.run_times]
                 for kind, weight in zip(self.kinds, self.weights, strict=True)
             )
             / share

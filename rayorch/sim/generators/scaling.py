@@ -21,12 +21,12 @@ WEEK_S = 7 * DAY_S
 
 def gpus_of(job: TraceJob) -> float:
     """GPUs that a job asks for in all."""
-    return job.ask.members * job.ask.each.gpu_units / UNIT
+    return job.ask.gpu_units / UNIT
 
 
 def gpu_seconds(jobs: Iterable[TraceJob]) -> float:
     """What the jobs take in all. SpecError where one never ends."""
-    total = math.fsum(gpus_of(job) * job.duration_s for job in jobs if job.ask.each.gpu_units)
+    total = math.fsum(gpus_of(job) * job.duration_s for job in jobs if job.ask.gpu_units)
     if math.isinf(total):
         raise SpecError("trace", "has jobs that never end, so that its load is not defined")
     return total

@@ -20,6 +20,11 @@ class Ask:
     models: tuple[str, ...] = ()
     topology: TopologyRequest = TopologyRequest()
 
+    @property
+    def gpu_units(self) -> int:
+        """Of all members together."""
+        return self.members * self.each.gpu_units
+
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:

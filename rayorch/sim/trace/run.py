@@ -226,7 +226,7 @@ class _Loop:
 
     def _submit(self, job: TraceJob, index: int) -> None:
         cluster, diary = self._cluster, self._diary
-        units = job.ask.each.gpu_units * job.ask.members
+        units = job.ask.gpu_units
         running = RunningJob(job, index, self._work_s(job, index), units / UNIT, self._cost(job.name))
         self._all.append(running)
         diary.events += 1
@@ -248,7 +248,7 @@ class _Loop:
         return actual_s * cost.stretch(self._mtbf_s(job)) if cost.checkpoint_s else actual_s
 
     def _mtbf_s(self, job: TraceJob) -> float:
-        gpus = job.ask.each.gpu_units * job.ask.members // UNIT
+        gpus = job.ask.gpu_units // UNIT
         return self._models.failures.mtbf_s(job.ask.members, gpus)
 
     def _cost(self, name: str) -> RestartCost:
@@ -450,4 +450,4 @@ class _Loop:
 
 def _never(job: TraceJob, index: int) -> RunningJob:
     """A job that comes after the end of the simulated time."""
-    return RunningJob(job, index, job.duration_s, job.ask.each.gpu_units * job.ask.members / UNIT, RestartCost())
+    return RunningJob(job, index, job.duration_s, job.ask.gpu_units / UNIT, RestartCost())
