@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.harness import arguments, report, say
-from benchmarks.played.traces import at_load, data_folder, gpus_of, nodes, shares, slice_of
+from benchmarks.played.traces import data_folder, nodes, shares, slice_of
 from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.history import LongPast, Sample
 from rayorch.core.log_histogram import quantiles
@@ -25,6 +25,7 @@ from rayorch.core.ordering import OrderKnobs
 from rayorch.core.policy import BackfillKnobs, Profile
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.order import fifo, las
+from rayorch.sim.generators import at_load, gpus_of
 from rayorch.sim.models import RestartCost, RestartModel, RuntimeModel, SimModels, Told
 from rayorch.sim.readers import philly
 from rayorch.sim.trace.model import Trace
@@ -76,11 +77,11 @@ def play(profile: Profile, whole: Trace, first: int, count: int, load: float, no
     """One profile on one slice at one load."""
     trace = slice_of(whole, first, count)
     queues = shares(trace, node_count * GPUS_PER_NODE)
-    offered = at_load(trace, load, node_count * GPUS_PER_NODE)
+    offered = at_load(trace, node_count * GPUS_PER_NODE, load)
     made = run(offered, nodes(node_count, GPUS_PER_NODE), profile, queues=queues, models=MODELS)
     found = Result(
-        _mean([_jct_s(record) for record in made.records]),
-        _mean([_wait_s(record) for record in made.records if record.gpus >= BIG_GPUS]),
+        mean([_jct_s(record) for record in made.records]),
+        mean([_wait_s(record) for record in made.records if record.gpus >= BIG_GPUS]),
         sum(record.preemptions for record in made.records),
         made.cpu_s,
     )
@@ -101,7 +102,8 @@ def _wait_s(record: JobRecord) -> float:
     return record.started_s - record.submit_s
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """0 of none."""
     return sum(values) / len(values) if values else 0.0
 
 
@@ -113,9 +115,10 @@ def main() -> int:
     figures = {"ratio_fifo": 0.0, "ratio_fjf": 0.0, "big_gang_wait": 0.0}
     whole = whole_trace()
     for first, count in SLICES[: args.slices]:
+        with_limits = learned(whole, first)
         for load in loads:
             there = (whole, first, count, load, args.nodes)
-            ours = play(learned(whole, first), *there)
+            ours = play(with_limits, *there)
             figures["ratio_fifo"] = max(figures["ratio_fifo"], ours.jct_s / play(FIFO, *there).jct_s)
             figures["ratio_fjf"] = max(figures["ratio_fjf"], ours.jct_s / play(FJF, *there).jct_s)
             reserved, backfilled = play(RESERVED, *there), play(BACKFILLED, *there)

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.harness import arguments, report, say
-from benchmarks.las import FIFO, FJF, LAS, MODELS
-from benchmarks.played.traces import at_load, data_folder, gpus_of, nodes, shares, slice_of
+from benchmarks.las import FIFO, FJF, GPUS_PER_NODE, LAS, MODELS, mean, whole_trace
+from benchmarks.played.traces import nodes, shares, slice_of
 from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.ordering import OrderKnobs
 from rayorch.core.policy import BackfillKnobs, Profile
@@ -29,18 +29,16 @@ from rayorch.policies.order import finish_time, gittins, las, remaining, smalles
 from rayorch.policies.place import spread
 from rayorch.policies.presets import kai, kueue, slurm, volcano, yunikorn
 from rayorch.policies.queue_order import drf, plain, share
-from rayorch.sim.readers import philly
+from rayorch.sim.generators import at_load, gpus_of
+from rayorch.sim.report import compare
 from rayorch.sim.trace.model import Trace
 from rayorch.sim.trace.run import run
 
-GPUS_PER_NODE = 8
 LONGEST_S, LARGEST_GPUS = 8 * 3600.0, 16
 BASE = "default"
 LOADS = (1.0, 1.3, 0.8, 0.5)
 STARTS = (12_000, 26_000, 36_000, 52_000, 62_000, 68_000, 72_000, 74_000)
 """Where the slices begin: eight parts of the trace that have nothing in common."""
-T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Student's quantile by the number of samples."""
 
 PROFILES: Mapping[str, Profile] = {
     BASE: DEFAULT,
@@ -85,7 +83,7 @@ class Figures:
 def play(profile: Profile, trace: Trace, load: float, node_count: int) -> Figures:
     """One profile on one slice at one load."""
     gpus = node_count * GPUS_PER_NODE
-    offered = at_load(trace, load, gpus)
+    offered = at_load(trace, gpus, load)
     made = run(offered, nodes(node_count, GPUS_PER_NODE), profile, queues=shares(trace, gpus), models=MODELS)
     took = {job.id: job.duration_s for job in offered.jobs}
     jct: list[float] = []
@@ -98,22 +96,15 @@ def play(profile: Profile, trace: Trace, load: float, node_count: int) -> Figure
         if record.gpus >= GPUS_PER_NODE:
             waits.append(record.started_s - record.submit_s)
     stops = 100.0 * sum(record.preemptions for record in made.records) / len(jct)
-    return Figures(_mean(jct), _mean(slow), _mean(waits), stops)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+    return Figures(mean(jct), mean(slow), mean(waits), stops)
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """(geometric mean, lower, upper end of the 95 % interval)."""
-    logs = [math.log(ratio) for ratio in ratios]
-    middle = _mean(logs)
-    if len(logs) < 2:
-        return math.exp(middle), 0.0, math.inf
-    spread_ = math.sqrt(sum((value - middle) ** 2 for value in logs) / (len(logs) - 1) / len(logs))
-    width = T_975[len(logs)] * spread_
-    return math.exp(middle), math.exp(middle - width), math.exp(middle + width)
+    found = compare.interval([math.log(ratio) for ratio in ratios])
+    assert found is not None, "there is a slice at least"
+    low, high = (0.0, math.inf) if found.half is None else (math.exp(found.low), math.exp(found.high))
+    return math.exp(found.mean), low, high
 
 
 def _ratios(ours: Sequence[Figures], base: Sequence[Figures], name: str) -> tuple[float, float, float]:
@@ -128,8 +119,8 @@ def table(load: float, found: Mapping[str, Sequence[Figures]]) -> float:
     best = 1.0
     for name, figures in found.items():
         jct, slow, gang = (_ratios(figures, found[BASE], part) for part in ("jct_s", "slowdown", "gang_wait_s"))
-        cells = " | ".join(f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in (jct, slow, gang))
-        say(f"| {name} | {cells} | {_mean([f.stops for f in figures]):.1f} |")
+        cells = " | ".join(f"{middle:.3f} ({low:.2f}-{high:.2f})" for middle, low, high in (jct, slow, gang))
+        say(f"| {name} | {cells} | {mean([f.stops for f in figures]):.1f} |")
         if jct[2] < 1 and gang[0] <= 1.0:
             best = max(best, 1 / jct[0])
     return best
@@ -142,7 +133,7 @@ def main() -> int:
         {"seeds": 2, "jobs": 150},
         {"seeds": 5, "jobs": 300, "nodes": 4, "loads": 4, "by_order": 0, "first": 0},
     )
-    whole = philly.read(data_folder() / "philly" / "philly.csv.gz", GPUS_PER_NODE)
+    whole = whole_trace()
     jobs = tuple(job for job in whole.jobs if job.duration_s <= LONGEST_S and gpus_of(job) <= LARGEST_GPUS)
     whole = replace(whole, jobs=jobs)
     slices = [slice_of(whole, first, args.jobs) for first in STARTS[: args.seeds]]

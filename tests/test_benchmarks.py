@@ -14,6 +14,7 @@ from benchmarks.harness import Bound, arguments, bounds, is_actor, percentile, r
 from benchmarks.played import traces
 from benchmarks.played.crowd import Crowd
 from rayorch.core.resources import Resources
+from rayorch.sim.generators import at_load, gpu_seconds
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
 
 BENCHMARKS = sorted(yaml.safe_load(harness.RANGES.read_text())["benchmarks"])
@@ -190,8 +191,8 @@ def test_an_interval_holds_the_mean_and_shrinks_with_samples_that_agree() -> Non
 def test_a_trace_is_brought_to_a_load_and_queues_get_their_parts() -> None:
     ask = Ask(1, Resources.of({"GPU": 2}))
     jobs = tuple(TraceJob(f"j{n}", 100.0 * n, 50.0, ask, queue="ab"[n % 2]) for n in range(11))
-    trace = traces.at_load(traces.slice_of(Trace("t", jobs), 1, 10), 0.5, 8)
-    assert traces.offered_gpu_s(trace.jobs) / (8 * trace.jobs[-1].submit_s) == pytest.approx(0.5)
+    trace = at_load(traces.slice_of(Trace("t", jobs), 1, 10), 8, 0.5)
+    assert gpu_seconds(trace.jobs) / (8 * trace.jobs[-1].submit_s) == pytest.approx(0.5)
     assert [(q.id, q.deserved.gpu_units) for q in traces.shares(trace, 7)] == [("a", 40_000), ("b", 30_000)]
 
 

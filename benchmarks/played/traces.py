@@ -1,14 +1,14 @@
-"""Traces that benchmarks play: where they lie, cut to size, and brought to a load."""
+"""Traces that benchmarks play: where they lie, cut to size, on which nodes and with which quotas."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rayorch.core.types import UNIT, Device, NodeId, NodeSpec, QueueId, QueueSpec, Resources
-from rayorch.sim.trace.model import Trace, TraceJob
+from rayorch.core.types import Device, NodeId, NodeSpec, QueueId, QueueSpec, Resources
+from rayorch.sim.generators import gpus_of
+from rayorch.sim.trace.model import Trace
 
 
 def data_folder() -> Path:
@@ -38,30 +38,12 @@ def nodes(count: int, gpus: int, level: str = "") -> tuple[NodeSpec, ...]:
     )
 
 
-def gpus_of(job: TraceJob) -> float:
-    """GPUs of all members."""
-    return job.ask.members * job.ask.each.gpu_units / UNIT
-
-
-def offered_gpu_s(jobs: Sequence[TraceJob]) -> float:
-    """What they take undisturbed."""
-    return sum(job.duration_s * gpus_of(job) for job in jobs)
-
-
 def slice_of(trace: Trace, first: int, count: int) -> Trace:
     """So many jobs in a row, from time 0 on."""
     jobs = trace.jobs[first : first + count]
     begin_s = jobs[0].submit_s
     moved = tuple(replace(job, submit_s=job.submit_s - begin_s) for job in jobs)
     return replace(trace, name=f"{trace.name}[{first}:{first + count}]", jobs=moved)
-
-
-def at_load(trace: Trace, load: float, gpus: float) -> Trace:
-    """The same jobs with arrivals compressed so that they offer so much of the capacity until the last one comes."""
-    span_s = trace.jobs[-1].submit_s or 1.0
-    factor = offered_gpu_s(trace.jobs) / (load * gpus) / span_s
-    jobs = tuple(replace(job, submit_s=job.submit_s * factor) for job in trace.jobs)
-    return replace(trace, name=f"{trace.name} at {load:g}", jobs=jobs)
 
 
 def shares(trace: Trace, gpus: int) -> tuple[QueueSpec, ...]:
