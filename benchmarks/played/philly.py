@@ -48,7 +48,7 @@ def nodes(count: int = NODES) -> tuple[NodeSpec, ...]:
 
 def wait_s(outcome: Outcome) -> float:
     """The average time from submission to the start."""
-    waits = [record.started_s - record.submit_s for record in outcome.records if record.started_s is not None]
+    waits = [waited_s for record in outcome.records if (waited_s := record.wait_s) is not None]
     return sum(waits) / len(waits)
 
 

@@ -91,6 +91,14 @@ def groups(runs: Sequence[Summary]) -> tuple[Group, ...]:
     )
 
 
+def by_load(runs: Sequence[Summary]) -> dict[float | None, list[Group]]:
+    """The same, those of each load together."""
+    found: dict[float | None, list[Group]] = {}
+    for group in groups(runs):
+        found.setdefault(group.load, []).append(group)
+    return found
+
+
 class Verdict(StrEnum):
     """Words for a difference."""
 
@@ -120,10 +128,7 @@ class Difference:
 def differences(runs: Sequence[Summary], keys: Sequence[str]) -> tuple[Difference, ...]:
     """Each profile against the first at the same load, over the seeds that both have run."""
     found: list[Difference] = []
-    by_load: dict[float | None, list[Group]] = {}
-    for group in groups(runs):
-        by_load.setdefault(group.load, []).append(group)
-    for load, at_load in by_load.items():
+    for load, at_load in by_load(runs).items():
         baseline, *others = at_load
         for other in others:
             found += [d for key in keys if (d := _difference(key, load, baseline, other)) is not None]

@@ -69,6 +69,14 @@ class QueueShare:
     wait_avg_s: float | None
 
 
+def by_queue(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
+    """The jobs of each queue."""
+    members: dict[str, list[JobRecord]] = {}
+    for record in records:
+        members.setdefault(record.queue, []).append(record)
+    return members
+
+
 def held_steps(records: Iterable[JobRecord]) -> Steps:
     """The GPUs that jobs hold."""
     return Steps.of_changes(
@@ -99,9 +107,7 @@ def queue_shares(
     At a moment a queue is entitled to what it asks for up to its quota; where it has none, up to an equal part of the
     cluster among the queues that ask for something then. Worked out on `GRID` equal parts of the makespan.
     """
-    members: dict[str, list[JobRecord]] = {}
-    for record in records:
-        members.setdefault(record.queue, []).append(record)
+    members = by_queue(records)
     if not members:
         return ()
     start_s = min(record.submit_s for record in records)
@@ -130,14 +136,8 @@ def queue_shares(
                 entitled_sum * length_h,
                 float(np.minimum(held[n], entitled).sum()) / entitled_sum if entitled_sum > 0 else None,
                 float(held[n].sum()) / total_held if total_held > 0 else 0.0,
-                _mean(
-                    [
-                        job.ended_s - job.submit_s
-                        for job in jobs
-                        if job.state is State.SUCCEEDED and job.ended_s is not None
-                    ]
-                ),
-                _mean([job.started_s - job.submit_s for job in jobs if job.started_s is not None]),
+                _mean([jct_s for job in jobs if (jct_s := job.jct_s) is not None]),
+                _mean([wait_s for job in jobs if (wait_s := job.wait_s) is not None]),
             )
         )
     return tuple(found)

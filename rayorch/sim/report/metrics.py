@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from rayorch.core.types import QueueSpec, State
 from rayorch.sim.generators import offered_load
-from rayorch.sim.report.fairness import QueueShare, held_steps, jain, queue_shares, rhos
+from rayorch.sim.report.fairness import QueueShare, by_queue, held_steps, jain, queue_shares, rhos
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.over_time import Floats, Steps, parts
 from rayorch.sim.report.summary import Curve, Distribution, OverTime, Summary
@@ -51,12 +51,13 @@ def summarise(
     capacity = _steps(outcome, outcome.series.capacity_gpus).mean(start_s, end_s)
     shares = queue_shares(records, queues, capacity, end_s)
     fairness = rhos(records, durations, capacity)
-    jct = np.array([r.ended_s - r.submit_s for r in records if r.state is State.SUCCEEDED and r.ended_s is not None])
-    wait = np.array([r.started_s - r.submit_s for r in records if r.started_s is not None])
+    done = [(jct_s, durations[r.id]) for r in records if (jct_s := r.jct_s) is not None]
+    jct, duration = np.array(done, dtype=np.float64).reshape(-1, 2).T
+    wait = np.array([wait_s for r in records if (wait_s := r.wait_s) is not None])
     figures: dict[str, float | None] = dict.fromkeys(BY_KEY)
     figures |= _counts(records) | {"too_large": len(too_large)}
-    figures |= _times("jct", jct) | _times("wait", wait) | _slowdowns(records, durations)
-    figures |= _use(outcome, start_s, end_s) | _fairness_figures(fairness, shares)
+    figures |= _times("jct", jct) | _times("wait", wait) | _slowdowns(jct, duration)
+    figures |= _use(outcome, start_s, end_s, capacity) | _fairness_figures(fairness, shares)
     figures |= {"events": outcome.events, "turns": outcome.turns, "cpu_s": outcome.cpu_s}
     figures["events_per_cpu_s"] = outcome.events / outcome.cpu_s if outcome.cpu_s > 0 else None
     return Summary(
@@ -120,15 +121,9 @@ def _times(key: str, values: Floats) -> dict[str, float | None]:
     return {f"{key}_avg_s": float(values.mean()), f"{key}_p50_s": p50, f"{key}_p95_s": p95, f"{key}_p99_s": p99}
 
 
-def _slowdowns(records: Sequence[JobRecord], durations_s: Mapping[str, float]) -> dict[str, float | None]:
-    pairs = [
-        (record.ended_s - record.submit_s, durations_s[record.id])
-        for record in records
-        if record.state is State.SUCCEEDED and record.ended_s is not None
-    ]
-    if not pairs:
+def _slowdowns(jct_s: Floats, duration_s: Floats) -> dict[str, float | None]:
+    if not len(jct_s):
         return {"slowdown_avg": None, "bounded_slowdown_avg": None}
-    jct_s, duration_s = np.array(pairs, dtype=np.float64).T
     return {
         "slowdown_avg": float(np.mean(jct_s / np.maximum(LEAST_S, duration_s))),
         "bounded_slowdown_avg": float(np.mean(np.maximum(1.0, jct_s / np.maximum(SHORT_S, duration_s)))),
@@ -139,10 +134,9 @@ def _steps(outcome: Outcome, values: Floats) -> Steps:
     return Steps(outcome.series.times_s, values)
 
 
-def _use(outcome: Outcome, start_s: float, end_s: float) -> dict[str, float | None]:
-    """What was done with the cluster."""
+def _use(outcome: Outcome, start_s: float, end_s: float, capacity: float) -> dict[str, float | None]:
+    """What was done with the cluster. `capacity`: its mean GPUs over that time."""
     series = outcome.series
-    capacity = _steps(outcome, series.capacity_gpus).mean(start_s, end_s)
     held_gpu_s = sum(run.gpus * (run.to_s - run.from_s) for record in outcome.records for run in record.runs)
     lost_gpu_s = sum(record.lost_gpu_s for record in outcome.records)
     free = np.maximum(0.0, series.capacity_gpus - series.allocated_gpus)
@@ -207,10 +201,7 @@ def _over_time(outcome: Outcome, start_s: float, end_s: float) -> OverTime:
 
 
 def _held_by_queue(records: Sequence[JobRecord], edges: Floats) -> tuple[tuple[str, Curve], ...]:
-    members: dict[str, list[JobRecord]] = {}
-    for record in records:
-        members.setdefault(record.queue, []).append(record)
-    held = {name: held_steps(jobs).means(edges) for name, jobs in members.items()}
+    held = {name: held_steps(jobs).means(edges) for name, jobs in by_queue(records).items()}
     order = sorted(held, key=lambda name: (-float(held[name].sum()), name))
     shown = order if len(order) <= MOST_QUEUES else order[: MOST_QUEUES - 1]
     curves = [(name, _curve(held[name])) for name in shown]

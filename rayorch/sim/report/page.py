@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from rayorch.sim.report import plots
-from rayorch.sim.report.compare import Group, differences, groups
+from rayorch.sim.report.compare import Difference, Group, by_load, differences, groups
 from rayorch.sim.report.measures import BY_KEY, HEADLINES, MEASURES
 from rayorch.sim.report.summary import Summary
 from rayorch.sim.report.text import difference, figure, load_name, notes, with_interval
@@ -24,19 +24,23 @@ td.left { text-align: left; } details { margin: 0.6em 0; }
 
 def page(runs: Sequence[Summary], version: str) -> str:
     """The page. `version`: rayorch's."""
-    by_load: dict[float | None, list[Group]] = {}
-    for group in groups(runs):
-        by_load.setdefault(group.load, []).append(group)
+    levels = by_load(runs)
+    found = differences(runs, HEADLINES)
     title = f"{runs[0].trace} on {runs[0].cluster}" if runs else "no runs"
     body = [
         f"<h1>{_text(title)}</h1>",
         _notes(runs),
         plots.against_load(groups(runs), "jct_avg_s", "Mean JCT against load", plots.HOUR_S, "hours"),
     ]
-    for load, at_load in by_load.items():
-        heading = "Figures" if len(by_load) == 1 else f"Load {load_name(load)}"
-        body += [f"<h2>{_text(heading)}</h2>", _figures(at_load), _against(runs, load), *_plots(at_load)]
-    body += [_queues(run) for run in _firsts(by_load.values())]
+    for load, at_load in levels.items():
+        heading = "Figures" if len(levels) == 1 else f"Load {load_name(load)}"
+        body += [
+            f"<h2>{_text(heading)}</h2>",
+            _figures(at_load),
+            _against([d for d in found if d.load == load]),
+            *_plots(at_load),
+        ]
+    body += [_queues(group.runs[0]) for group in groups(runs)]
     body += ["<details><summary>What the figures mean</summary>", _meanings(), "</details>"]
     body += [f"<p>rayorch {_text(version)}; ± are 95 % confidence intervals over seeds.</p>"]
     return (
@@ -52,10 +56,6 @@ def _text(value: object) -> str:
 def _notes(runs: Sequence[Summary]) -> str:
     said = notes(runs)
     return f"<ul class='notes'>{''.join(f'<li>{_text(note)}</li>' for note in said)}</ul>" if said else ""
-
-
-def _firsts(levels: Iterable[Sequence[Group]]) -> list[Summary]:
-    return [group.runs[0] for at_load in levels for group in at_load]
 
 
 def _rows(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -77,9 +77,8 @@ def _figures(at_load: Sequence[Group]) -> str:
     )
 
 
-def _against(runs: Sequence[Summary], load: float | None) -> str:
+def _against(found: Sequence[Difference]) -> str:
     """The paired differences at one load."""
-    found = [d for d in differences(runs, HEADLINES) if d.load == load]
     if not found:
         return ""
     profiles = list(dict.fromkeys(d.profile for d in found))

@@ -45,6 +45,18 @@ class JobRecord:
     lost_gpu_s: float = 0.0
     state: State = State.PENDING
 
+    @property
+    def jct_s(self) -> float | None:
+        """From submission to the end, of one whose work was done."""
+        if self.state is not State.SUCCEEDED or self.ended_s is None:
+            return None
+        return self.ended_s - self.submit_s
+
+    @property
+    def wait_s(self) -> float | None:
+        """From submission to the first start, of one that started."""
+        return None if self.started_s is None else self.started_s - self.submit_s
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
