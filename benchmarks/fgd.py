@@ -94,7 +94,7 @@ def alone(scene: Scene, profile: Profile, pods: int) -> tuple[list[float], list[
     fill = Fill(scene, profile)
     seen, warm, cold = set(), list[float](), list[float]()
     for number, pod in enumerate(scene.pods[:pods]):
-        fill.arrive(number, pod)
+        fill.arrive(number, (pod,))
         kind = (pod.bundle, pod.models)
         (warm if kind in seen else cold).append(fill.plans_s[-1])
         seen.add(kind)

@@ -29,6 +29,7 @@ from typing import Any
 import ray
 import yaml
 
+from benchmarks import idle
 from benchmarks.harness import report, say
 from benchmarks.played.owners import start_played
 from rayorch.actors.controller import ControllerSettings
@@ -186,18 +187,12 @@ class Instance:
         """CPU seconds that each of its actors has used so far."""
         actors = {"owner": self.owner, "allocator": self.allocator, "controller": self.controller}
         pids = {name: actor.__ray_call__.remote(lambda _: os.getpid()) for name, actor in actors.items()}
-        return {name: cpu_s_of(ray.get(pid, timeout=ANSWER_S)) for name, pid in pids.items()}
+        return {name: idle.cpu_s(ray.get(pid, timeout=ANSWER_S)) for name, pid in pids.items()}
 
     def end(self) -> None:
         """Its actors are ended."""
         for actor in (self.controller, self.allocator, self.inventory, self.owner):
             ray.kill(actor)
-
-
-def cpu_s_of(pid: int) -> float:
-    """CPU seconds of a process and its threads so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _checked(calls: list[Any]) -> list[Any]:

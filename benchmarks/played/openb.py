@@ -216,27 +216,8 @@ class Fill:
         if waiting:
             cluster.record((Forgotten(waiting, cluster.now_s),))
 
-    def arrive(self, number: int, pod: Pod) -> Start | None:
-        """One pod comes: it starts, or it is dropped."""
-        spec, cluster = spec_of(number, pod), self.cluster
-        cluster.now_s += 1.0
-        began = time.thread_time()
-        self._submit(spec)
-        asked = time.thread_time()
-        made = plan(cluster.snapshot(), cluster.planned, self._memory)
-        self.plans_s.append(time.thread_time() - asked)
-        cluster.commit(made)
-        start = next((decision for decision in made.decisions if isinstance(decision, Start)), None)
-        if start is not None:
-            cluster.ready(start.workload, start.attempt)
-            self.used += pod.gpu_units
-        else:
-            self._drop((spec.id,))
-        self.turns_s.append(time.thread_time() - began)
-        return start
-
-    def arrive_together(self, first: int, pods: Sequence[Pod]) -> list[bool]:
-        """Several pods come at once and are served in their order; whether each starts.
+    def arrive(self, first: int, pods: Sequence[Pod]) -> list[bool]:
+        """One pod or several come at once and are served in their order; whether each starts, or is dropped.
 
         The same comes of it as if they came one by one, if only the last of them may have several GPUs: what fails
         keeps nothing from those behind it, but a head of several GPUs would be held nodes for the rest of its turn.
@@ -270,7 +251,7 @@ def filled(scene: Scene, profile: Profile, burst: int = 64) -> tuple[Fill, list[
         while end < len(pods) and end - number < burst and pods[end - 1].gpus < 2:
             end += 1
         before = fill.used
-        for pod, starts in zip(pods[number:end], fill.arrive_together(number, pods[number:end]), strict=True):
+        for pod, starts in zip(pods[number:end], fill.arrive(number, pods[number:end]), strict=True):
             before += pod.gpu_units * starts
             used.append(before)
         number = end

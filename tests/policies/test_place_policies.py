@@ -158,7 +158,7 @@ def test_pods_that_come_together_go_where_they_go_one_by_one(policy: ModuleType,
     alone = Fill(scene, profile)
     expected = []
     for number, pod in enumerate(scene.pods):
-        alone.arrive(number, pod)
+        alone.arrive(number, (pod,))
         expected.append(alone.used)
     assert used == expected
     assert 0.7 < used[-1] / scene.capacity <= 1
