@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from resource import RUSAGE_THREAD, getrusage
 
-import numpy as np
-
 from rayorch.core.decisions import Decision
 from rayorch.core.endings import SOFT
 from rayorch.core.errors import AdmissionError, SpecError
@@ -23,27 +21,24 @@ from rayorch.core.policy import Profile
 from rayorch.core.reports import CheckpointCommitted, StepReported
 from rayorch.core.types import (
     UNIT,
-    Kind,
     Member,
-    NodeId,
     NodeSpec,
     QueueId,
     QueueSpec,
-    Role,
     State,
     StopOrder,
     Workload,
     WorkloadId,
-    WorkloadSpec,
 )
-from rayorch.sim.models import SimModels, stream
+from rayorch.sim.models import SimModels
 from rayorch.sim.models.restart import RestartCost
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.diary import Diary
-from rayorch.sim.trace.events import Moment, Moments
+from rayorch.sim.trace.drawn import Drawn
+from rayorch.sim.trace.events import INFINITY, Moment, Moments
 from rayorch.sim.trace.faults import Faults
 from rayorch.sim.trace.jobs import RunningJob
-from rayorch.sim.trace.model import Ask, Trace, TraceJob
+from rayorch.sim.trace.model import Trace, TraceJob
 from rayorch.sim.trace.outcome import JobRecord, Outcome, Progress
 from rayorch.sim.trace.wakes import Wakes
 
@@ -123,7 +118,7 @@ class _Loop:
     ) -> None:
         self._trace = trace
         self._cluster = cluster
-        self._models = models
+        self._drawn = Drawn(trace, models, seed)
         self._seed = seed
         self._until_s = until_s
         self._round_s = round_s
@@ -139,13 +134,9 @@ class _Loop:
         self._done = 0
         self._turns = 0
         self._told = 0
-        self._costs: dict[str, RestartCost] = {}
-        self._roles: dict[int, tuple[Role, ...]] = {}
         self._diary = Diary(sum(node.total.gpu_units for node in cluster.inventory.nodes.values()))
         self._faults = Faults(cluster, models.failures, seed, self._moments, until_s)
         self._wakes = Wakes(cluster, self._moments)
-        durations = np.array([job.duration_s for job in trace.jobs], dtype=np.float64)
-        self._times = models.runtime.draw(durations, stream(seed, "run times"))
         cluster.witness = self
 
     # ------------------------------------------------------------ the loop
@@ -160,7 +151,7 @@ class _Loop:
                 now_s = min(now_s, jobs[self._next].submit_s)
             elif not self._live and not self._wakes.awaited and not self._faults.awaited:
                 break  # nobody works, nobody comes, and nothing changes by itself
-            if now_s == float("inf") or (self._until_s is not None and now_s > self._until_s):
+            if now_s == INFINITY or (self._until_s is not None and now_s > self._until_s):
                 break
             cluster.now_s = now_s
             self._happen(now_s)
@@ -226,57 +217,20 @@ class _Loop:
 
     def _submit(self, job: TraceJob, index: int) -> None:
         cluster, diary = self._cluster, self._diary
-        units = job.ask.gpu_units
-        running = RunningJob(job, index, self._work_s(job, index), units / UNIT, self._cost(job.name))
+        running = self._drawn.job(job, index)
         self._all.append(running)
         diary.events += 1
         diary.write(f"{cluster.now_s!r} submit {job.id}\n")
         try:
-            cluster.submit(self._spec(job, index))
+            cluster.submit(self._drawn.spec(job, index))
         except (SpecError, AdmissionError) as error:
             running.state, running.ended_s = State.FAILED, cluster.now_s
             self._done += 1
             diary.write(f"{cluster.now_s!r} refuse {job.id} {error}\n")
             return
         self._jobs[running.id] = running
-        diary.waiting += units
+        diary.waiting += job.ask.gpu_units
         diary.waiting_jobs += 1
-
-    def _work_s(self, job: TraceJob, index: int) -> float:
-        """What it takes with its checkpoints."""
-        cost, actual_s = self._cost(job.name), float(self._times.actual_s[index])
-        return actual_s * cost.stretch(self._mtbf_s(job)) if cost.checkpoint_s else actual_s
-
-    def _mtbf_s(self, job: TraceJob) -> float:
-        gpus = job.ask.gpu_units // UNIT
-        return self._models.failures.mtbf_s(job.ask.members, gpus)
-
-    def _cost(self, name: str) -> RestartCost:
-        cost = self._costs.get(name)
-        if cost is None:
-            cost = self._costs[name] = self._models.restart.of(name)
-        return cost
-
-    def _spec(self, job: TraceJob, index: int) -> WorkloadSpec:
-        return WorkloadSpec(
-            id=WorkloadId(job.id),
-            name=job.name,
-            kind=Kind.TRAIN,
-            queue=QueueId(job.queue),
-            roles=self._roles_of(job.ask),
-            priority=job.priority,
-            topology=job.ask.topology,
-            accelerators=job.ask.models,
-            owner=job.user,
-            expected_s=self._times.told(index),
-            total_steps=job.steps,
-        )
-
-    def _roles_of(self, ask: Ask) -> tuple[Role, ...]:
-        roles = self._roles.get(id(ask))
-        if roles is None:
-            roles = self._roles[id(ask)] = (Role("worker", ask.each, ask.members, ask.members),)
-        return roles
 
     def _attempt(self, kind: Moment, job: RunningJob, now_s: float) -> None:
         """An attempt has come to one of its own moments."""
@@ -304,7 +258,7 @@ class _Loop:
         """What its attempt has done is saved up to a checkpoint, which the queue owner hears of."""
         now_s, cluster = self._cluster.now_s, self._cluster
         job.pause(now_s)
-        saved_s = min(job.worked_s, job.cost.saved_s(job.worked_s, announced, self._mtbf_s(job.job)))
+        saved_s = min(job.worked_s, job.cost.saved_s(job.worked_s, announced, self._drawn.mtbf_s(job.job)))
         workload = cluster.tree.workloads[job.id]
         if saved_s > 0 and workload.ready_s is not None and job.work_s > 0:
             whole = (job.done_s + saved_s) / job.work_s
@@ -349,22 +303,16 @@ class _Loop:
         """Witness: its work begins, after what a restart takes."""
         now_s, diary = self._cluster.now_s, self._diary
         job = self._jobs[workload.spec.id]
-        units = sum(member.bundle.gpu_units for member in members)
-        job.hold(workload.attempt, members, units / UNIT, now_s)
-        job.speed = self._speed(job, members)
+        self._hold(job, workload.attempt, members)
         job.state, job.stamp = State.RUNNING, job.stamp + 1
         self._live += 1
         diary.events += 1
-        diary.allocated += units
         diary.waiting -= round(job.gpus * UNIT)
         diary.waiting_jobs -= 1
         diary.write(f"{now_s!r} start {job.id} {workload.attempt} {' '.join(job.nodes)}\n")
-        delay_s = 0.0
-        if workload.attempt == 1:
-            delay_s = job.cost.start_s
-        elif job.cost.restart_s or job.cost.sigma:
-            delay_s = self._models.restart.draw(job.job.name, stream(self._seed, "restarts", job.id, workload.attempt))
-            job.restarting = delay_s > 0
+        first = workload.attempt == 1
+        delay_s = job.cost.start_s if first else self._drawn.restart_s(job, workload.attempt)
+        job.restarting = not first and delay_s > 0
         if delay_s > 0:
             self._moments.put(now_s + delay_s, Moment.READY, job.id, job.stamp)
         else:
@@ -375,19 +323,15 @@ class _Loop:
     def resized(self, workload: Workload, members: tuple[Member, ...]) -> None:
         """Witness: it goes on with other seats."""
         job = self._jobs[workload.spec.id]
-        units = sum(member.bundle.gpu_units for member in members)
-        self._diary.allocated += units - round(job.held_gpus * UNIT)
-        job.hold(workload.attempt, members, units / UNIT, self._cluster.now_s)
-        job.speed = self._speed(job, members)
+        self._hold(job, workload.attempt, members)
         self._diary.write(f"{self._cluster.now_s!r} resize {job.id} {' '.join(job.nodes)}\n")
 
-    def _speed(self, job: RunningJob, members: tuple[Member, ...]) -> float:
-        if self._models.speed is None:
-            return 1.0
-        units: dict[NodeId, int] = {}
-        for member in members:
-            units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
-        return self._models.speed.rate(job.job, tuple(-(-units[node] // UNIT) for node in sorted(units)))
+    def _hold(self, job: RunningJob, attempt: int, members: tuple[Member, ...]) -> None:
+        """These seats in place of those that it had."""
+        units = sum(member.bundle.gpu_units for member in members)
+        self._diary.allocated += units - round(job.held_gpus * UNIT)
+        job.hold(attempt, members, units / UNIT, self._cluster.now_s)
+        job.speed = self._drawn.speed(job, members)
 
     def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
         """Witness: it writes a checkpoint, where the order leaves it the time, and ends."""

@@ -1,0 +1,77 @@
+"""What the trace and the models say of each job of a run: what is submitted, how much work it is, how fast it goes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rayorch.core.types import UNIT, Kind, Member, NodeId, QueueId, Role, WorkloadId, WorkloadSpec
+from rayorch.sim.models import SimModels, stream
+from rayorch.sim.models.restart import RestartCost
+from rayorch.sim.trace.jobs import RunningJob
+from rayorch.sim.trace.model import Ask, Trace, TraceJob
+
+
+class Drawn:
+    """See the module. Run times are drawn for all jobs at once, so that no decision moves a draw."""
+
+    def __init__(self, trace: Trace, models: SimModels, seed: int) -> None:
+        self._models = models
+        self._seed = seed
+        self._costs: dict[str, RestartCost] = {}
+        self._roles: dict[int, tuple[Role, ...]] = {}
+        durations = np.array([job.duration_s for job in trace.jobs], dtype=np.float64)
+        self._times = models.runtime.draw(durations, stream(seed, "run times"))
+
+    def job(self, job: TraceJob, index: int) -> RunningJob:
+        """The trace's job of that number, as it comes."""
+        cost, work_s = self._cost(job.name), float(self._times.actual_s[index])
+        if cost.checkpoint_s:
+            work_s *= cost.stretch(self.mtbf_s(job))
+        return RunningJob(job, index, work_s, job.ask.gpu_units / UNIT, cost)
+
+    def spec(self, job: TraceJob, index: int) -> WorkloadSpec:
+        """What its owner submits."""
+        return WorkloadSpec(
+            id=WorkloadId(job.id),
+            name=job.name,
+            kind=Kind.TRAIN,
+            queue=QueueId(job.queue),
+            roles=self._roles_of(job.ask),
+            priority=job.priority,
+            topology=job.ask.topology,
+            accelerators=job.ask.models,
+            owner=job.user,
+            expected_s=self._times.told(index),
+            total_steps=job.steps,
+        )
+
+    def mtbf_s(self, job: TraceJob) -> float:
+        """Mean time between the failures that end it."""
+        return self._models.failures.mtbf_s(job.ask.members, job.ask.gpu_units // UNIT)
+
+    def restart_s(self, job: RunningJob, attempt: int) -> float:
+        """How long an attempt after the first holds its seats before it works."""
+        if not job.cost.restart_s and not job.cost.sigma:
+            return 0.0
+        return self._models.restart.draw(job.job.name, stream(self._seed, "restarts", job.id, attempt))
+
+    def speed(self, job: RunningJob, members: tuple[Member, ...]) -> float:
+        """Work done in a second on these seats, where all nodes are well."""
+        if self._models.speed is None:
+            return 1.0
+        units: dict[NodeId, int] = {}
+        for member in members:
+            units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
+        return self._models.speed.rate(job.job, tuple(-(-units[node] // UNIT) for node in sorted(units)))
+
+    def _cost(self, name: str) -> RestartCost:
+        cost = self._costs.get(name)
+        if cost is None:
+            cost = self._costs[name] = self._models.restart.of(name)
+        return cost
+
+    def _roles_of(self, ask: Ask) -> tuple[Role, ...]:
+        roles = self._roles.get(id(ask))
+        if roles is None:
+            roles = self._roles[id(ask)] = (Role("worker", ask.each, ask.members, ask.members),)
+        return roles
