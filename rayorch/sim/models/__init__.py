@@ -1,7 +1,8 @@
 """What the simulated world does that no policy decides: run times, restarts, failures, new nodes.
 
-Each model is a small frozen value. A live cluster *fits* them (`observed.fit` from its journal), a simulation *draws*
-from them, and each has a `misstated` knob that makes the policy believe something else.
+Each model is a small frozen value. `observed.fit` makes them from a live cluster's journal, a simulation *draws* from
+them, and each has a `misstated` knob: `told` is what somebody who believes it takes for true. Of these a run tells its
+policies run times, the one thing that they are told beforehand.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from rayorch.sim.models.streams import stream as stream
 @dataclass(frozen=True, slots=True)
 class SimModels:
     """The world of one run. The default: runs take what the trace says and are told so, restarts cost nothing,
-    nothing fails. `speed`: how fast work goes where it lies; None: everywhere alike.
+    nothing fails. `speed`: how fast work goes where it lies; None: everywhere alike. `provisioning` is fitted like the
+    rest and not drawn from in a run: a trace's nodes are all there are.
     """
 
     runtime: RuntimeModel = RuntimeModel()

@@ -110,15 +110,14 @@ class FailureModel:
         ]
         return heapq.merge(*streams, key=lambda fault: fault.sort_key)
 
-    def mtbf_s(self, nodes: int = 1, gpus: int = 0, labels: Iterable[tuple[str, str]] = ()) -> float:
+    def mtbf_s(self, nodes: int = 1, gpus: int = 0) -> float:
         """Mean time between faults that end a gang on so many nodes and GPUs; infinite where none do.
 
-        Domain failures count once: a gang is taken to lie in one domain.
+        Domain failures count once: a gang is taken to lie in one domain, and on nodes without the labels of a law.
         """
-        have = set(labels)
         rate = 0.0
         for law in self.laws:
-            if law.ends_work and have.issuperset(law.labels):
+            if law.ends_work and not law.labels:
                 units = nodes if law.per == NODE else gpus if law.per == GPU else 1
                 rate += units / law.between.mean
         return math.inf if rate == 0.0 else 1.0 / rate

@@ -194,12 +194,9 @@ class Application:
         return gain / (step_s + (step_s - sync_s) * accumulated)
 
     def advance(
-        self, state: TrainingState, placement: Sequence[int], batch: float, seconds: float, whole_seconds: bool = False
+        self, state: TrainingState, placement: Sequence[int], batch: float, seconds: float
     ) -> tuple[TrainingState, float]:
-        """(the state after at most `seconds` of training, seconds used): fewer where it is done earlier.
-
-        `whole_seconds`: an epoch ends at a whole second, as in the simulator of Pollux.
-        """
+        """(the state after at most `seconds` of training, seconds used): fewer where it is done earlier."""
         used_s = 0.0
         while used_s < seconds and not state.done:
             rate = self.rate(placement, batch, state.epoch)
@@ -208,7 +205,7 @@ class Application:
             if state.progress + rate * left_s < target:
                 return replace(state, progress=state.progress + rate * left_s), seconds
             took_s = (target - state.progress) / rate
-            used_s += round(took_s) if whole_seconds else took_s
+            used_s += took_s
             state = TrainingState(state.epoch + 1, target, state.epoch + 1 >= self.max_epochs)
         return state, used_s
 

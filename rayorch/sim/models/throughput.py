@@ -100,7 +100,6 @@ def best_batch(
     replicas: int,
     max_batch: float,
     local_range: tuple[int, int],
-    accumulation: bool = True,
 ) -> BatchChoice:
     """The batch size of the highest goodput on so many replicas; O(50).
 
@@ -114,11 +113,9 @@ def best_batch(
         return best
     for step in range(CANDIDATES):
         local = low * (max_batch / low) ** (step / (CANDIDATES - 1)) / replicas
-        accumulated = 0
-        if accumulation:
-            accumulated = math.ceil(local / most - SLACK) - 1
-            if replicas == 1 and local > noise.base + SLACK:
-                accumulated = max(1, accumulated)
+        accumulated = math.ceil(local / most - SLACK) - 1
+        if replicas == 1 and local > noise.base + SLACK:
+            accumulated = max(1, accumulated)
         each = math.ceil(local / (accumulated + 1) - SLACK)
         if least <= each <= most:
             batch = replicas * each * (accumulated + 1)
