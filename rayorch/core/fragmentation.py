@@ -18,45 +18,12 @@ of the weights, so that it depends on no order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from enum import StrEnum
-from fractions import Fraction
+from collections.abc import Iterable
 
 from rayorch.core.placement import TaskClass
 
 COVERED = 0.95
 """Classes that together make up this part of all that is asked for are the typical ones, the most frequent first."""
-
-
-class Case(StrEnum):
-    """How a task class stands to a node; see the module."""
-
-    Q1 = "Q1"
-    Q2 = "Q2"
-    Q3 = "Q3"
-    Q4 = "Q4"
-    XL = "XL"
-    XR = "XR"
-    NA = "NA"
-
-
-def case_of(task: TaskClass, model: str, cpu: int, devices: Sequence[int]) -> Case:
-    """The case of a class on a node with `cpu` CPU units free and so much of each device."""
-    enough = cpu >= task.cpu
-    if not task.each:
-        return Case.XL if enough else Case.XR
-    if task.models and model not in task.models:
-        return Case.NA
-    if sum(free >= task.each for free in devices) >= task.count:
-        return Case.Q3 if enough else Case.Q4
-    return Case.Q2 if enough else Case.Q1
-
-
-def unusable(task: TaskClass, model: str, cpu: int, devices: Sequence[int]) -> int:
-    """F_n(m): the free GPU units of a node that a class could not use."""
-    if case_of(task, model, cpu, devices) is Case.Q3:
-        return sum(free for free in devices if free < task.each)
-    return sum(devices)
 
 
 def by_weight(task: TaskClass) -> tuple[int, int, int, int, list[str]]:
@@ -96,10 +63,6 @@ class Fragmentation:
                 self._known.clear()
             known = self._known[key] = self._of(model, cpu, devices)
         return known
-
-    def mean(self, model: str, cpu: int, devices: Sequence[int]) -> Fraction:
-        """F_n in GPU units."""
-        return Fraction(self.of(model, cpu, tuple(devices)), self.total or 1)
 
     def _of(self, model: str, cpu: int, devices: tuple[int, ...]) -> int:
         free = sum(devices)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayorch.core.fragmentation import Case, Fragmentation, case_of, typical, unusable
+from rayorch.core.fragmentation import Fragmentation, typical
 from rayorch.core.placement import TaskClass, class_of
 from rayorch.core.types import UNIT, Resources
+from tests.core.reference_fragmentation import Case, case_of, unusable
 
 ANY: frozenset[str] = frozenset()
 
@@ -18,6 +21,11 @@ def task(cpu: int, each: float, count: int, weight: int = 1, *models: str) -> Ta
     return TaskClass(cpu * UNIT, round(each * UNIT), count, frozenset(models), weight)
 
 
+def mean(whole: Fragmentation, cpu: int, devices: tuple[int, ...]) -> Fraction:
+    """F_n in GPU units."""
+    return Fraction(whole.of("", cpu, devices), whole.total)
+
+
 CLASSES = (task(4, 0.5, 1, 5), task(8, 1, 1, 3), task(8, 1, 2, 2))
 
 
@@ -25,16 +33,16 @@ def test_a_worked_example() -> None:
     devices = (5000, 10_000)
     assert [unusable(c, "", 8 * UNIT, devices) for c in CLASSES] == [0, 5000, 15_000]
     fragmentation = Fragmentation(CLASSES)
-    assert fragmentation.mean("", 8 * UNIT, devices) == 4500
+    assert mean(fragmentation, 8 * UNIT, devices) == 4500
     # A share of half a GPU, on either of them.
-    assert fragmentation.mean("", 4 * UNIT, (0, 10_000)) == fragmentation.mean("", 4 * UNIT, (5000, 5000)) == 5000
+    assert mean(fragmentation, 4 * UNIT, (0, 10_000)) == mean(fragmentation, 4 * UNIT, (5000, 5000)) == 5000
 
 
 def test_a_share_belongs_on_the_gpu_that_is_in_use() -> None:
     fragmentation = Fragmentation((task(1, 0.5, 1), task(1, 1, 1)))
-    assert fragmentation.mean("", 96 * UNIT, (5000, 10_000)) == 2500
-    assert fragmentation.mean("", 95 * UNIT, (0, 10_000)) == 0
-    assert fragmentation.mean("", 95 * UNIT, (5000, 5000)) == 5000
+    assert mean(fragmentation, 96 * UNIT, (5000, 10_000)) == 2500
+    assert mean(fragmentation, 95 * UNIT, (0, 10_000)) == 0
+    assert mean(fragmentation, 95 * UNIT, (5000, 5000)) == 5000
 
 
 @pytest.mark.parametrize(
