@@ -60,10 +60,10 @@ def _client(address: str | None) -> Client:
 
 
 def _seconds(text: str | None) -> float | None:
-    from rayorch.config.text import duration_s
+    from rayorch.config.text import typed_duration_s
 
     try:
-        return None if text is None else duration_s(float(text) if text.isdigit() else text)
+        return None if text is None else typed_duration_s(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -5,7 +5,7 @@ from rayorch.config.cluster import ClusterDocument, ClusterSettings, KubeRaySect
 from rayorch.config.documents import API_VERSION, QueueDocument, ServeAppDocument, WorkloadDocument
 from rayorch.config.parsing import Document, load_documents, parse_document
 from rayorch.config.profile import POLICY_SLOTS, PRESETS, ProfileSettings, load_function, load_preset, load_profile
-from rayorch.config.text import duration_s, load_json, load_yaml
+from rayorch.config.text import duration_s, load_json, load_yaml, typed_duration_s
 
 __all__ = [
     "API_VERSION",
@@ -30,4 +30,5 @@ __all__ = [
     "load_profile",
     "load_yaml",
     "parse_document",
+    "typed_duration_s",
 ]

@@ -76,6 +76,11 @@ def duration_s(value: object) -> float:
     return seconds
 
 
+def typed_duration_s(text: str) -> float:
+    """The same of what somebody typed, where a bare number is seconds."""
+    return duration_s(float(text) if text.isdecimal() else text)
+
+
 # ---------------------------------------------------------------- YAML
 
 

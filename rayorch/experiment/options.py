@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rayorch.config import duration_s
+from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
 from rayorch.sim.models import (
     FailureModel,
@@ -101,7 +101,7 @@ def _misstatement(text: str | None) -> Misstatement:
 def seconds(text: str, field: str) -> float:
     """A length of time such as 90, 90s, 30m or 7d."""
     try:
-        return duration_s(float(text) if re.fullmatch(r"\d+", text) else text)
+        return typed_duration_s(text)
     except ValueError as error:
         raise SpecError(field, str(error)) from error
 
