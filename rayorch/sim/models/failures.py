@@ -86,6 +86,11 @@ class Fault:
     announced_s: float = 0.0
 
     @property
+    def ends_work(self) -> bool:
+        """Whether an attempt that is hit is over."""
+        return math.isinf(self.slowdown)
+
+    @property
     def sort_key(self) -> tuple[float, float, str, tuple[NodeId, ...], int]:
         """By when it is known, then when it happens; ties end in the node and device."""
         return (self.announced_s, self.at_s, self.kind.value, self.nodes, -1 if self.device is None else self.device)

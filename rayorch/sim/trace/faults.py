@@ -119,7 +119,7 @@ class Faults:
     def _begin(self, number: int, fault: Fault) -> Change:
         if fault.device is not None:
             return self._lose_device(fault)
-        if fault.slowdown != float("inf"):
+        if not fault.ends_work:
             for id in fault.nodes:
                 self._slow.setdefault(id, {})[number] = fault
             return Change(fault.nodes, self._capacity, paced=self._on(fault.nodes))
@@ -136,7 +136,7 @@ class Faults:
     def _repair(self, number: int, fault: Fault) -> Change:
         if fault.device is not None:
             return self._set_device(fault, lost=False)
-        if fault.slowdown != float("inf"):
+        if not fault.ends_work:
             for id in fault.nodes:
                 slow = self._slow[id]
                 del slow[number]
