@@ -51,7 +51,8 @@ def shadow(
     from rayorch.sim.readers import machines
     from rayorch.sim.readers.journal import load
     from rayorch.sim.shadow import Shadow
-    from rayorch.sim.shadow_feed import JournalFeed, without_leases
+    from rayorch.sim.shadow_feed import JournalFeed
+    from rayorch.sim.trace.cluster import without_leases
 
     held = load(journal)
     feed = JournalFeed(held, machines.read(nodes) if nodes is not None else None)

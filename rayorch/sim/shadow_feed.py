@@ -18,7 +18,6 @@ from rayorch.core.commits import LIVE
 from rayorch.core.copies import Copies
 from rayorch.core.events import AttemptEnded, Event, Started, StopOrdered
 from rayorch.core.inventory import Inventory
-from rayorch.core.policy import Profile
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import Allocation, Kind, MemberPhase, NodeSpec, StopCause, Workload, WorkloadId
 from rayorch.sim.readers.journal import JournalRead, SeatWatch, apply, start_tree
@@ -153,20 +152,10 @@ def _allocation(workload: Workload) -> Allocation:
     return Allocation(workload.id, workload.attempt, members, started_s, math.inf, gang=gang)
 
 
-def without_leases(profile: Profile) -> Profile:
-    """The profile with leases that never lapse: a journal does not say when runners gave a sign of life."""
-    return replace(profile, lease_s=NEVER_S)
-
-
-NEVER_S = 1e12
-
-
 def nodes_of(held: JournalRead) -> tuple[NodeSpec, ...]:
     """The nodes that a journal names, as large as the most that was held on them at once."""
     watch = SeatWatch()
-    for id, workload in start_tree(held).workloads.items():
-        if workload.placement and workload.state in LIVE:
-            watch.hold(id, workload.placement, workload.started_s or workload.submitted_s)
+    watch.begin(start_tree(held))
     for _, event in held.events:
         watch.see(event)
     return watch.nodes()

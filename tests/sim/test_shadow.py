@@ -20,7 +20,8 @@ from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.readers import machines
 from rayorch.sim.readers.journal import JournalRead, load
 from rayorch.sim.shadow import Choice, Moved, Shadow, compare, told
-from rayorch.sim.shadow_feed import JournalFeed, nodes_of, without_leases
+from rayorch.sim.shadow_feed import JournalFeed, nodes_of
+from rayorch.sim.trace.cluster import without_leases
 from rayorch.sim.work import SimWork
 from tests.build import node, queue, workload
 

@@ -168,13 +168,12 @@ class _Watch:
 
     def begin(self, tree: QueueTree) -> None:
         """What the first snapshot already knows."""
+        self.seats.begin(tree)
         for id, workload in tree.workloads.items():
             if workload.last_started_s is not None or workload.started_s is not None:
                 starts = (workload.last_started_s, workload.started_s)
                 self._started[id] = min(at_s for at_s in starts if at_s is not None)
             self._ran[id] = workload.ran_s
-            if workload.placement:
-                self.seats.hold(id, workload.placement, workload.started_s or workload.submitted_s)
             if workload.state.terminal:
                 self._end(workload)
 
@@ -280,6 +279,12 @@ class SeatWatch:
         self._changes: dict[NodeId, list[tuple[float, int, Resources]]] = {}
         self._devices: dict[NodeId, int] = {}
         self._models: dict[NodeId, str] = {}
+
+    def begin(self, tree: QueueTree) -> None:
+        """What is held when the first event comes."""
+        for id, workload in tree.workloads.items():
+            if workload.placement:
+                self.hold(id, workload.placement, workload.started_s or workload.submitted_s)
 
     def see(self, event: Event) -> None:
         """An attempt starts, changes its seats or ends."""

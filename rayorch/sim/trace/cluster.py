@@ -47,7 +47,12 @@ from rayorch.core.types import (
 FIXED = Capacity(fixed=True)
 """The nodes of a trace are all that there will ever be."""
 NEVER_S = 1e12
-"""A lease that does not lapse in any trace: here contact is never lost. (Infinite would not be a time.)"""
+"""A lease that does not lapse in any trace. (Infinite would not be a time.)"""
+
+
+def without_leases(profile: Profile) -> Profile:
+    """The profile with leases that never lapse: contact is never lost here, and no journal says anything of it."""
+    return replace(profile, lease_s=NEVER_S)
 
 
 class Witness(Protocol):
@@ -80,7 +85,7 @@ class TraceCluster:
         self, nodes: Sequence[NodeSpec], queues: Sequence[QueueSpec], profile: Profile, start_s: float = 0.0
     ) -> None:
         self.profile = profile
-        self.planned = replace(profile, lease_s=NEVER_S)
+        self.planned = without_leases(profile)
         self.now_s = start_s
         self.witness: Witness = Silent()
         self.tree = QueueTree()
