@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from rayorch.core.ordering import OrderKnobs
-from rayorch.core.policy import BackfillKnobs, Profile
+from benchmarks.played.philly import FIFO as FIFO
 from rayorch.core.types import NodeId, NodeSpec, Resources
-from rayorch.policies.default import DEFAULT
-from rayorch.policies.order import fifo
-from rayorch.policies.queue_order import plain
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
-
-FIFO: Profile = replace(
-    DEFAULT,
-    name="fifo",
-    order=fifo.key,
-    queue_order=plain.key,
-    preemption=False,
-    ordering=OrderKnobs(strict_fifo=True),
-    backfill=BackfillKnobs(heads=0),
-)
-"""First come, first served; a head that can't start blocks all."""
 
 
 def nodes(count: int, gpus: float = 8) -> tuple[NodeSpec, ...]:
