@@ -64,7 +64,7 @@ class Series:
 
     `allocated_gpus`: held by jobs. `capacity_gpus`: of the nodes that were up. `waiting_jobs`, `waiting_gpus`: of jobs
     that had come and held nothing, with what they asked for. `fragmentation`: GPUs that are free and that a job drawn
-    from the trace could not use, where it was asked for.
+    from the trace could not use; None: not measured, which no run does yet.
     """
 
     times_s: Floats
