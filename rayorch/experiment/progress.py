@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Protocol
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -23,65 +23,34 @@ from rayorch.sim.report.text import figure
 from rayorch.sim.trace.outcome import Progress as RunProgress
 
 
-class Watcher(Protocol):
-    """Who is told."""
+class Watcher:
+    """Who is told. This one tells nobody."""
 
-    def __enter__(self) -> Watcher:
-        """Begin."""
-        ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End."""
-        ...
-
-    def began(self, play: Play) -> None:
-        """A run begins in this process."""
-        ...
-
-    def came(self, play: Play, progress: RunProgress) -> None:
-        """It has come so far."""
-        ...
-
-    def done(self, play: Play, run: Summary, kept: bool) -> None:
-        """It has finished, or was `kept` from before."""
-        ...
-
-    def word(self, text: str) -> None:
-        """Something that people should know."""
-        ...
-
-
-class Silent:
-    """Tells nobody."""
-
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         return
 
     def began(self, play: Play) -> None:
-        """Nothing."""
+        """A run begins in this process."""
 
     def came(self, play: Play, progress: RunProgress) -> None:
-        """Nothing."""
+        """It has come so far."""
 
     def done(self, play: Play, run: Summary, kept: bool) -> None:
-        """Nothing."""
+        """It has finished, or was `kept` from before."""
 
     def word(self, text: str) -> None:
-        """Nothing."""
+        """Something that people should know."""
 
 
-class Lines(Silent):
+class Lines(Watcher):
     """A line on stderr for each run that has finished: for logs and pipes."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
-
-    def __enter__(self) -> Lines:
-        return self
 
     def done(self, play: Play, run: Summary, kept: bool) -> None:
         """One line."""
@@ -94,7 +63,7 @@ class Lines(Silent):
         sys.stderr.flush()
 
 
-class Bar(Silent):
+class Bar(Watcher):
     """Bars for people: all runs, and the jobs of the one that is played here, with the time that is left.
 
     The estimate is that of all jobs of all runs at the speed seen so far.
@@ -117,7 +86,7 @@ class Bar(Silent):
         self._all: TaskID = self._bar.add_task(f"jobs of {total} runs", total=total * self._jobs)
         self._open: dict[str, int] = {}
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -155,7 +124,7 @@ class Bar(Silent):
 def watcher(total: int, jobs: int, wanted: bool | None) -> Watcher:
     """A bar where somebody watches stderr (or a notebook), lines elsewhere; `wanted` False: nothing."""
     if wanted is False:
-        return Silent()
+        return Watcher()
     console = Console(stderr=True)
     return Bar(total, jobs, console) if console.is_terminal or console.is_jupyter else Lines(total)
 
