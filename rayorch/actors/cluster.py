@@ -150,11 +150,8 @@ class RayCluster(Copies):
             if served != self._pushed_served:
                 self._inventory.set_served.remote(served)
                 self._pushed_served = served
-        gone = set(self._lost)
-        if gone:
-            gone -= {m.node for allocation in self.allocations.values() for m in allocation.members}
-        if gone:
-            self._inventory.forget.remote(tuple(sorted(gone)))
+        if gone := self.deserted():
+            self._inventory.forget.remote(gone)
 
     def _served(self) -> dict[NodeId, Resources]:
         """What the seats of Serve applications are charged on each node."""

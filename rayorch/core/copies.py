@@ -71,6 +71,16 @@ class Copies:
         self._node_news: set[NodeId] = set()
 
     @property
+    def versions(self) -> Versions:
+        """Up to where the owners' news have been taken."""
+        return self._versions
+
+    @property
+    def renewals(self) -> int:
+        """Up to which sign of life."""
+        return self._renewals
+
+    @property
     def cordons(self) -> Mapping[NodeId, NodeCordoned]:
         """The cordons in force."""
         return self._cordons
@@ -85,6 +95,13 @@ class Copies:
         news, self._news = self._news, set()
         nodes, self._node_news = self._node_news, set()
         return news, nodes
+
+    def deserted(self) -> tuple[NodeId, ...]:
+        """The lost nodes on which nobody holds anything any more."""
+        gone = set(self._lost)
+        if gone:
+            gone -= {m.node for allocation in self.allocations.values() for m in allocation.members}
+        return tuple(sorted(gone))
 
     # ------------------------------------------------------------ what changed
 

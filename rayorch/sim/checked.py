@@ -98,7 +98,7 @@ class CheckedCluster(SimCluster):
         """What the owners hold, not what the controller knows."""
         tree, inventory, books = self.tree, self.inventory, self.books
         return Snapshot(
-            versions=self.controller.versions,
+            versions=self.controller.copies.versions,
             now_s=self.now_s,
             queues=tuple(tree.queues[id] for id in sorted(tree.queues)),
             workloads=tuple(
@@ -197,7 +197,7 @@ class CheckedCluster(SimCluster):
                 continue
             if isinstance(decision, Start) and known.attempt == decision.attempt and known.size:
                 same = [(m.surplus, m.node) for m in known.placement] == [(m.surplus, m.node) for m in decision.members]
-                if same and self.tree.commit_start(decision, self.controller.versions, self.now_s):
+                if same and self.tree.commit_start(decision, self.controller.copies.versions, self.now_s):
                     self.complain((Violation(12, known.id, "the same start is committed twice"),))
             if isinstance(decision, Stop) and self.tree.commit_stop(decision, self.now_s):
                 self.complain((Violation(12, known.id, "the same stop is ordered twice"),))

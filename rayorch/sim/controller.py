@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from rayorch.core.allocations import gang_of
-from rayorch.core.asked import AskedClass
 from rayorch.core.cluster import Outcome
+from rayorch.core.copies import Copies
 from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import Event, NodeCordoned
-from rayorch.core.history import History
 from rayorch.core.policy import Profile
 from rayorch.core.reconcile import (
     Action,
@@ -32,15 +31,8 @@ from rayorch.core.reconcile import (
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
-    Allocation,
     MemberPhase,
-    NodeHealth,
-    NodeId,
-    NodeSpec,
-    QueueSpec,
     State,
-    Workload,
-    WorkloadId,
 )
 from rayorch.sim.faults import Actor
 
@@ -64,17 +56,10 @@ class SimController:
 
     def forget_all(self) -> None:
         """The process has died."""
-        self.versions = Versions(0, -1, -1)
-        self._renewals = 0
+        self.copies = Copies()
         self._synced = False
-        self._queue_specs: tuple[QueueSpec, ...] = ()
         self._cordons: tuple[NodeCordoned, ...] | None = None
-        self.workloads: dict[WorkloadId, Workload] = {}
-        self.nodes: dict[NodeId, NodeSpec] = {}
-        self.allocations: dict[RunnerKey, Allocation] = {}
         self.runners: dict[RunnerKey, RunnerView] = {}
-        self.history = History()
-        self._asked: tuple[AskedClass, ...] = ()
 
     # ------------------------------------------------------------ the turn
 
@@ -93,8 +78,8 @@ class SimController:
 
     def snapshot(self) -> Snapshot:
         """Fetch what changed and join it."""
-        cluster, before = self._cluster, self.versions
-        queues = self._ask(Actor.QUEUES, "changes", lambda: cluster.tree.changes_since(before.queues, self._renewals))
+        cluster, before, renewals = self._cluster, self.copies.versions, self.copies.renewals
+        queues = self._ask(Actor.QUEUES, "changes", lambda: cluster.tree.changes_since(before.queues, renewals))
         nodes, capacity = self._ask(
             Actor.INVENTORY,
             "changes",
@@ -105,54 +90,20 @@ class SimController:
             "changes",
             lambda: (cluster.books.changes_since(before.allocations), cluster.synced),
         )
-        if queues.full:
-            self.workloads.clear()
-        for gone in (*queues.forgotten, *queues.folded):
-            self.workloads.pop(gone, None)
-        self.workloads.update({w.id: w for w in queues.workloads if not w.state.terminal})
-        for workload in queues.workloads:
-            if workload.state.terminal:
-                self.workloads.pop(workload.id, None)
-        if nodes.full:
-            self.nodes.clear()
-        self.nodes.update({node.id: node for node in nodes.nodes})
-        for id in nodes.removed:
-            self.nodes.pop(id, None)
-        if books.full:
-            self.allocations.clear()
-        self.allocations.update({(a.workload, a.attempt): a for a in books.allocations})
-        for key in books.removed:
-            self.allocations.pop(key, None)
-        self._queue_specs = queues.queues if queues.queues is not None else self._queue_specs
-        self._renewals, self._synced = queues.renewals, synced
-        self.history = self.history.changed(queues.history)
-        self._asked = queues.asked if queues.asked is not None else self._asked
-        self.versions = Versions(
-            queues.version, nodes.version, books.version
-        )  # all is known now; what follows may fail
-        self._inform_inventory(queues.cordons)
+        known = self.copies
+        known.take_queues(queues)
+        known.take_nodes(nodes)
+        known.take_books(books)
+        known.capacity, self._synced = capacity, synced
+        self._inform_inventory(queues.cordons)  # all is known now; what follows may fail
         self._keep_half_life()
-        return Snapshot(
-            versions=self.versions,
-            now_s=cluster.now_s,
-            queues=self._queue_specs,
-            workloads=tuple(self.workloads[id] for id in sorted(self.workloads)),
-            nodes=tuple(self.nodes[id] for id in sorted(self.nodes)),
-            allocations=tuple(self.allocations[key] for key in sorted(self.allocations)),
-            synced=synced,
-            capacity=capacity,
-            history=self.history,
-            asked=self._asked,
-            countables=queues.countables,
-            reservations=queues.reservations,
-            budgets=queues.budgets,
-        )
+        return known.joined(cluster.now_s, synced)
 
     def _keep_half_life(self) -> None:
         """The queue owner decays usage as the profile says, from when it hears of it."""
         cluster = self._cluster
         wanted_s = cluster.profile.ordering.usage_half_life_s
-        if self.history.half_life_s != wanted_s:
+        if self.copies.history.half_life_s != wanted_s:
             self._ask(
                 Actor.QUEUES, "half life", lambda: cluster.record(cluster.tree.set_half_life(wanted_s, cluster.now_s))
             )
@@ -162,15 +113,13 @@ class SimController:
         if cordons != self._cordons:
             self._ask(Actor.INVENTORY, "cordons", lambda: cluster.inventory.set_cordons({c.node: c for c in cordons}))
             self._cordons = cordons
-        held = {m.node for allocation in self.allocations.values() for m in allocation.members}
-        for id, node in sorted(self.nodes.items()):
-            if node.health is NodeHealth.LOST and id not in held and self._synced:
-                self._ask(Actor.INVENTORY, "forget", lambda id=id: cluster.inventory.forget(id))  # type: ignore[misc]
+        for id in self.copies.deserted() if self._synced else ():
+            self._ask(Actor.INVENTORY, "forget", lambda id=id: cluster.inventory.forget(id))  # type: ignore[misc]
 
     def _look_for_runners(self) -> None:
         """Ask every runner that there is, or was, or should be, by its name."""
         cluster = self._cluster
-        wanted = {(w.id, w.attempt) for w in self.workloads.values() if w.state in LIVE}
+        wanted = {(w.id, w.attempt) for w in self.copies.workloads.values() if w.state in LIVE}
         for key in sorted(wanted | set(self.runners) | set(cluster.attempts.runners)):
             view = cluster.attempts.view(key)
             if view is not None:
@@ -264,7 +213,7 @@ class SimController:
 
     def _reserve(self, start: Start) -> None:
         cluster = self._cluster
-        spec = self.workloads[start.workload].spec
+        spec = self.copies.workloads[start.workload].spec
         deadline_s = cluster.now_s + cluster.profile.start_deadline_s
         gang = gang_of(spec, start.members)
 
@@ -289,7 +238,7 @@ class SimController:
 
     def _resize(self, resize: Resize) -> None:
         cluster = self._cluster
-        held = self.allocations.get((resize.workload, resize.attempt))
+        held = self.copies.allocations.get((resize.workload, resize.attempt))
         members = held.members if held is not None else ()
         staying = tuple(m for m in members if m.surplus not in resize.remove and m.phase is not MemberPhase.RELEASING)
         deadline_s = cluster.now_s + cluster.profile.start_deadline_s
@@ -333,7 +282,7 @@ class SimController:
                 case BlockNodes(nodes=nodes, until_s=until_s, reason=reason):
                     self._ask(Actor.INVENTORY, "block", lambda: cluster.inventory.block(nodes, until_s, reason))
                 case StartRunner(workload=workload, grant=grant):
-                    spec = self.workloads[workload].spec
+                    spec = self.copies.workloads[workload].spec
                     self._ask(Actor.RUNNER, "start", lambda: cluster.attempts.start(spec, grant, cluster.now_s))
                 case UpdateRunner(grant=grant):
                     key = (action.workload, action.attempt)
