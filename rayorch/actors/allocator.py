@@ -35,12 +35,12 @@ from rayorch.core.bound_devices import bundle_of, named
 from rayorch.core.device_binding import devices_of
 from rayorch.core.errors import ClusterError, SpecError, StalePlanError
 from rayorch.core.pickling import register
-from rayorch.core.queues import LIVE
 from rayorch.core.reports import SeatInUse
 from rayorch.core.requests import AttemptRef
 from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import (
     GPU,
+    LIVE,
     Allocation,
     Kind,
     Member,

@@ -16,6 +16,7 @@ from rayorch.core.reports import SeatInUse
 from rayorch.core.room import Room
 from rayorch.core.sharing import asks_of_ray
 from rayorch.core.types import (
+    LIVE,
     Allocation,
     Kind,
     Member,
@@ -170,7 +171,7 @@ def leftovers(groups: Iterable[WorldGroup], held: Iterable[tuple[WorkloadId, int
 
 
 def _live(workload: Workload) -> bool:
-    return workload.state in (State.RUNNING, State.STOPPING)
+    return workload.state in LIVE
 
 
 def _allocation(

@@ -10,8 +10,6 @@ from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
 from rayorch.core.types import Member, NodeId, State, StopCause, StopOrder, Workload
 
-LIVE = (State.RUNNING, State.STOPPING)
-
 STRENGTH = {
     StopCause.PREEMPTED: 0,
     StopCause.RECLAIMED: 0,

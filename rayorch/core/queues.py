@@ -22,7 +22,6 @@ from rayorch.core.attempts import WorkloadEvent, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.calendar_tree import CalendarTree
 from rayorch.core.changes import ChangeLog
-from rayorch.core.commits import LIVE as LIVE
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_open, check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
@@ -65,6 +64,7 @@ from rayorch.core.snapshot import Versions
 from rayorch.core.tree_state import QueueChanges as QueueChanges
 from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
+    LIVE,
     Member,
     NodeId,
     QueueId,

@@ -42,6 +42,7 @@ from rayorch.core.runners import grant_for as grant_for
 from rayorch.core.runners import same_grant
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
+    LIVE,
     Allocation,
     Kind,
     Member,
@@ -54,9 +55,6 @@ from rayorch.core.types import (
     Workload,
     WorkloadId,
 )
-
-LIVE = (State.RUNNING, State.STOPPING)
-
 
 # ---------------------------------------------------------------- the turn
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rayorch.core.sharing import counted
-from rayorch.core.types import UNIT, Kind, Member, Resources, State, Workload, total
-
-HELD = (State.RUNNING, State.STOPPING)
+from rayorch.core.types import LIVE, UNIT, Kind, Member, Resources, Workload, total
 
 
 def eligible_s(workload: Workload) -> float:
@@ -36,14 +34,14 @@ def attained_gpu_s(workload: Workload, now_s: float) -> float:
 
 def held_since_s(workload: Workload) -> float | None:
     """Since when the current attempt holds what it holds; None when it holds nothing."""
-    if workload.state not in HELD or workload.started_s is None:
+    if workload.state not in LIVE or workload.started_s is None:
         return None
     return workload.started_s if workload.resized_s is None else workload.resized_s
 
 
 def run_s(workload: Workload, now_s: float) -> float:
     """Seconds of work that count: those saved by former attempts, and all of the current one's."""
-    if workload.state not in HELD or workload.ready_s is None:
+    if workload.state not in LIVE or workload.ready_s is None:
         return workload.progress_s
     return workload.progress_s + max(0.0, now_s - workload.ready_s)
 

@@ -419,6 +419,10 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
+LIVE = (State.RUNNING, State.STOPPING)
+"""The states in which an attempt holds seats."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A submitted workload with all that has happened to it. Owned by the queue tree.

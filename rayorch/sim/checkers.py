@@ -19,6 +19,7 @@ from rayorch.core.policy import REPAIR_HOLD_S, Profile
 from rayorch.core.sharing import asks_of_ray, device_shares, uses_devices
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
+    LIVE,
     UNIT,
     Allocation,
     Kind,
@@ -35,7 +36,6 @@ from rayorch.core.types import (
     total,
 )
 
-LIVE = (State.RUNNING, State.STOPPING)
 EVICTIONS = (StopCause.PREEMPTED, StopCause.RECLAIMED)
 
 GRACE_S = 60.0

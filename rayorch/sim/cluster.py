@@ -25,6 +25,7 @@ from rayorch.core.reports import AttemptReport
 from rayorch.core.runners import RunnerKey, RunnerView
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import (
+    LIVE,
     Kind,
     Member,
     MemberPhase,
@@ -32,7 +33,6 @@ from rayorch.core.types import (
     NodeSpec,
     QueueSpec,
     Resources,
-    State,
     WorkloadId,
     WorkloadSpec,
     group_name,
@@ -438,7 +438,7 @@ class SimCluster:
     def _heartbeats(self) -> None:
         """Clients of leased gangs."""
         for id, workload in sorted(self.tree.workloads.items()):
-            live = workload.state in (State.RUNNING, State.STOPPING) and workload.spec.kind is Kind.GANG
+            live = workload.state in LIVE and workload.spec.kind is Kind.GANG
             until_s = self.start_s + self.works.get(id, SimWork()).heartbeats_s
             if live and self.now_s < until_s and self.now_s >= workload.lease_renewed_s + self.profile.lease_s / 3:
                 try:

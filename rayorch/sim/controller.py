@@ -31,8 +31,8 @@ from rayorch.core.reconcile import (
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
+    LIVE,
     MemberPhase,
-    State,
 )
 from rayorch.sim.faults import Actor
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from rayorch.sim.cluster import SimCluster
 
 T = TypeVar("T")
-
-LIVE = (State.RUNNING, State.STOPPING)
 
 
 class SimController:

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.allocations import AllocationChanges
-from rayorch.core.commits import LIVE
 from rayorch.core.copies import Copies
 from rayorch.core.events import AttemptEnded, Event, Started, StopOrdered
 from rayorch.core.inventory import Inventory
 from rayorch.core.snapshot import Snapshot, Versions
-from rayorch.core.types import Allocation, Kind, MemberPhase, NodeSpec, StopCause, Workload, WorkloadId
+from rayorch.core.types import LIVE, Allocation, Kind, MemberPhase, NodeSpec, StopCause, Workload, WorkloadId
 from rayorch.sim.readers.journal import JournalRead, SeatWatch, apply, start_tree
 
 PLANNED = frozenset({StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.MOVED})

@@ -17,7 +17,6 @@ from rayorch.core.placement import PlacementView, ScoreBasis, score_basis
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
 from rayorch.core.planning.claims import Claim, Shape, staying
-from rayorch.core.planning.facts import LIVE as LIVE
 from rayorch.core.planning.facts import Facts as Facts
 from rayorch.core.planning.index import NodeScore, View
 from rayorch.core.planning.memory import Memory

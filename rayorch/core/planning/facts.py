@@ -21,12 +21,9 @@ from rayorch.core.types import (
     NodeSpec,
     QueueId,
     Resources,
-    State,
     Workload,
     WorkloadId,
 )
-
-LIVE = (State.RUNNING, State.STOPPING)
 
 
 @dataclass(frozen=True, slots=True)

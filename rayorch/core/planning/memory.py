@@ -32,7 +32,7 @@ from rayorch.core.planning.attention import (
     troubles,
 )
 from rayorch.core.planning.claims import Shape
-from rayorch.core.planning.facts import LIVE, Facts
+from rayorch.core.planning.facts import Facts
 from rayorch.core.planning.groups import required_levels
 from rayorch.core.planning.index import View
 from rayorch.core.planning.lines import Docket
@@ -46,6 +46,7 @@ from rayorch.core.room import Room, bound
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Topology
 from rayorch.core.types import (
+    LIVE,
     Allocation,
     NodeId,
     NodeSpec,

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 
 from rayorch.core.history import AccountKey
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
-from rayorch.core.service import HELD, run_s
-from rayorch.core.types import GPU, UNIT, State, Workload, WorkloadId, total
+from rayorch.core.service import run_s
+from rayorch.core.types import GPU, LIVE, UNIT, State, Workload, WorkloadId, total
 from rayorch.policies.order.finish_time import fair_part
 from rayorch.policies.order.remaining import forecast
 
@@ -199,7 +199,7 @@ def _apps(view: OrderView) -> dict[AccountKey, _App]:
         app = found.setdefault((spec.queue, spec.owner), _App(workload.submitted_s))
         app.since_s = min(app.since_s, workload.submitted_s)
         gpus = -(-spec.least(GPU) // UNIT)
-        if workload.state in HELD:
+        if workload.state in LIVE:
             app.held += gpus
         elif workload.state is State.PENDING:
             app.asked += gpus

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from rayorch.core.history import AccountKey
 from rayorch.core.ordering import Basis, OrderView, SortKey, based_on, in_words
-from rayorch.core.service import HELD
-from rayorch.core.types import GPU, UNIT, State, Workload, WorkloadId
+from rayorch.core.types import GPU, LIVE, UNIT, State, Workload, WorkloadId
 from rayorch.policies.order.fair_tree import used_by
 
 
@@ -53,7 +52,7 @@ def with_penalty(view: OrderView, owner: AccountKey) -> float:
 
 def _held(view: OrderView) -> Mapping[AccountKey, int]:
     """GPU units that each owner holds, by the allocations: seats are given back before their attempt has ended."""
-    owners = {w.id: (w.spec.queue, w.spec.owner) for w in view.workloads if w.state in HELD}
+    owners = {w.id: (w.spec.queue, w.spec.owner) for w in view.workloads if w.state in LIVE}
     held: dict[AccountKey, int] = {}
     for allocation in view.allocations:
         owner = owners.get(allocation.workload)

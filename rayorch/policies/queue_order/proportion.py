@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rayorch.core.ordering import OrderView, QueueHead, SortKey
-from rayorch.core.service import HELD
-from rayorch.core.types import QueueId, QueueSpec, Workload, total
+from rayorch.core.types import LIVE, QueueId, QueueSpec, Workload, total
 from rayorch.policies.queue_order.tree import along_path
 
 Amounts = dict[str, float]
@@ -90,5 +89,5 @@ def _asked(view: OrderView) -> dict[QueueId, Amounts]:
 
 
 def _holds_or_asks(workload: Workload) -> tuple[tuple[str, int], ...]:
-    held = workload.state in HELD
+    held = workload.state in LIVE
     return (total(member.bundle for member in workload.placement) if held else workload.spec.min_resources).items

@@ -42,6 +42,7 @@ from rayorch.core.reservations import ReservationView, window_of
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
+    LIVE,
     Allocation,
     NodeHealth,
     NodeId,
@@ -330,7 +331,7 @@ class FakeBackend:
         """What was written, at once; it has ended when a later attempt runs or none will."""
         data = self.log_text.get((workload, attempt), b"")
         known = self.known.get(workload)
-        running = known is not None and known.attempt == attempt and known.state in (State.RUNNING, State.STOPPING)
+        running = known is not None and known.attempt == attempt and known.state in LIVE
         return LogChunk(data[offset:].decode(errors="replace"), len(data), not running)
 
     async def package_exists(self, uri: str) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 from rayorch.core.requests import Until, WaitRequest
-from rayorch.core.types import State, Workload, WorkloadId
+from rayorch.core.types import LIVE, State, Workload, WorkloadId
 from rayorch.core.views import ExplainView, Overview, WorkloadRow
 from rayorch.serve_apps.gateway.backend import Backend
 from rayorch.serve_apps.gateway.problems import NotFoundError
@@ -115,7 +115,7 @@ class _Output:
         """What has come since, waiting for it a moment."""
         if not self._attempt or self._over:
             return ""
-        live = known.attempt == self._attempt and known.state in (State.RUNNING, State.STOPPING)
+        live = known.attempt == self._attempt and known.state in LIVE
         wait_s = self._settings.log_wait_s if live else self._settings.poll_s
         chunk = await self._backend.logs(self._workload, self._attempt, self._offset, wait_s)
         moved = chunk.next_offset != self._offset
