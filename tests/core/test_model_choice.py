@@ -23,6 +23,7 @@ from rayorch.core.types import (
     State,
     StopCause,
     StopOrder,
+    TopologyRequest,
     Workload,
     WorkloadId,
     WorkloadSpec,
@@ -136,6 +137,27 @@ def test_without_a_preference_the_model_goes_first_of_which_most_is_free() -> No
     assert started(planned(DEFAULT, nodes, replace(spec, any_model=False))) == {"w": "h1"}
     full = runs(workload("v", gpu=4), "a1", "A100"), runs(workload("u", gpu=4), "a2", "A100")
     assert started(planned(DEFAULT, nodes, spec, running=full)) == {"w": "h1"}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        TopologyRequest(),
+        TopologyRequest(required="rack"),
+        TopologyRequest(preferred="rack"),
+        TopologyRequest(required="node"),
+        TopologyRequest(preferred="node"),
+    ],
+    ids=str,
+)
+def test_by_score_a_seat_goes_to_one_of_its_models_whatever_domain_it_wants(topology: TopologyRequest) -> None:
+    others = [node("b1", 2, rack="r1", model="L4"), node("a1", 8, rack="r1", model="A100")]
+    nodes = [*others, node("h1", 4, rack="r1", model="H100")]
+    spec = workload("w", gpu=2, accelerators=WISH, any_model=True, topology=topology)
+    assert started(planned(DEFAULT, nodes, spec)) == {"w": "a1"}
+    assert started(planned(knobs(by_score=True), nodes, spec)) == {"w": "h1"}
+    assert started(planned(knobs(by_score=True), others, spec)) == {"w": "a1"}
+    assert started(planned(knobs(by_score=True), others[:1], spec)) == {}
 
 
 # ---------------------------------------------------------------- moving up

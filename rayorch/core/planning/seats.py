@@ -27,10 +27,10 @@ DomainScore = Callable[[Domain], SortKey]
 class Search:
     """Where to look. A seat must fit in every one of `rooms`; the first is the one that is scored.
 
-    `closed`: nodes that are held for others. `model`: the only one that GPUs may be of now, empty: any. `view`: an
-    index of these rooms with these closed nodes and this score, where there is one; it only saves time. `models`: of
-    which it may be any, the best by score, where a single seat is looked for. `tries`: how many other ways may still be
-    tried for cells of different size.
+    `closed`: nodes that are held for others. `model`: the only one that GPUs may be of now, empty: any. `models`: where
+    `model` is empty, GPUs may be of any of these, as the score has it (for a single seat). `view`: an index of these
+    rooms with these closed nodes and this score, where there is one; it only saves time. `tries`: how many other ways
+    may still be tried for cells of different size.
     """
 
     rooms: tuple[Room, ...]
@@ -47,9 +47,15 @@ class Search:
         """The same where GPUs may be of one model only."""
         return changed(self, model=model)
 
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The models that GPUs may be of now; none: any."""
+        return (self.model,) if self.model else self.models
+
     def has_model(self, node: NodeId) -> bool:
         """Whether GPUs of this node may be taken, by their model."""
-        return not self.model or self.topology.models.get(node) == self.model
+        wanted = self.wanted
+        return not wanted or self.topology.models.get(node) in wanted
 
     def free_gpu_units(self, nodes: Sequence[NodeId]) -> int:
         """Free GPU units on open nodes of the right model, in the tightest room."""
@@ -60,7 +66,7 @@ class Search:
 
     def takes(self, node: NodeId, bundle: Resources) -> bool:
         """Whether the node is open and has room for the bundle."""
-        if self.model and uses_devices(bundle) and not self.has_model(node):
+        if (self.model or self.models) and uses_devices(bundle) and not self.has_model(node):
             return False
         return node not in self.closed and all(room.fits(node, bundle) for room in self.rooms)
 
@@ -95,8 +101,7 @@ def _find(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] | None:
     alone = len(shape.bundles) == 1 and shape.bundles[0][1] == 1
     for domains in _spaces(shape, search.topology):
         if alone and search.view is not None and domains and domains[0].level == EVERYWHERE:
-            models = search.models or ((search.model,) if search.model else ())
-            node = search.view.best(shape.bundles[0][0], models, search.score)
+            node = search.view.best(shape.bundles[0][0], search.wanted, search.score)
             return None if node is None else (node,)
         if domains is search.topology.at(NODE_LEVEL):
             nodes = _on_one_node(shape, need, search)
@@ -136,10 +141,8 @@ def _on_one_node(shape: Shape, need: int, search: Search) -> tuple[NodeId, ...] 
     one = total(bundle.times(count) for bundle, count in shape.bundles)
     if search.view is not None and all(
         bundle.gpu_units % UNIT == 0 and not device_need(bundle).shares for bundle, _ in shape.bundles
-    ):
-        node = search.view.best(
-            one, (search.model,) if search.model else ()
-        )  # whole devices: what takes the sum takes the parts
+    ):  # whole devices: what takes the sum takes the parts
+        node = search.view.best(one, search.wanted)
         return None if node is None else (node,) * sum(count for _, count in shape.bundles)
     main, rooms = search.rooms[0], search.rooms
     able = [
