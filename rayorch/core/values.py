@@ -1,4 +1,4 @@
-"""Frozen values with some fields changed, at a tenth of what `dataclasses.replace` takes for a value of many fields.
+"""Frozen values with some fields changed, sooner than `dataclasses.replace` does it for a value of many fields.
 
 A frozen dataclass sets each of its fields by a call. A class of the same slots that is not frozen is filled by plain
 assignments, and then becomes one of the frozen class: their layout is the same.
