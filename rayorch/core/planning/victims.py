@@ -88,7 +88,7 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
     if draft.moves is None:
         rate = rate_of(draft.facts.profile.victims)
         if rate is not None and isinstance(draft.protected, Protected) and draft.facts.profile.preemption:
-            _price_all(draft, rate)
+            _price_all(draft, draft.protected, rate)
         found, known = list[Move](), draft.moves_of
         for live in draft.facts.live_in.values():
             for workload in live:
@@ -98,12 +98,11 @@ def _all_moves(draft: Draft) -> tuple[Move, ...]:
     return draft.moves
 
 
-def _price_all(draft: Draft, rate: RateOf) -> None:
+def _price_all(draft: Draft, protected: Protected, rate: RateOf) -> None:
     """The moves of everybody who has just one, his stop, whose cost follows from the time: see `_made` for the rule."""
     facts, known, changed = draft.facts, draft.moves_of, (draft.stops, draft.removals)
-    now_s, held, protected = facts.now_s, facts.held, draft.protected
+    now_s, held, more = facts.now_s, facts.held, protected.own
     offers = draft.memory.offers if not draft.released else {}  # the memory may have gone on
-    more = protected.own if isinstance(protected, Protected) else protected
     exempt_s, weights = facts.profile.eviction.exempt_s, dict[int, float]()
     for queue, live in facts.live_in.items():
         spec = draft.now.quota.min_runtime(queue)
@@ -113,12 +112,11 @@ def _price_all(draft: Draft, rate: RateOf) -> None:
             if id in known or id in more or id in changed[0] or id in changed[1]:
                 continue
             offer = offers.get(id)
-            if offer is None or offer.workload is not workload or offer.allocation is not held[id]:
-                if id in offers and offer is None:
-                    continue
+            same = offer is None or (offer.workload is workload and offer.allocation is held[id])
+            if id not in offers or not same:
                 offer = offers[id] = Offer.of(workload, held[id], rate)
-                if offer is None:
-                    continue
+            if offer is None:
+                continue
             ran_s = now_s - offer.started_s
             if ran_s < least_s or ran_s < offer.least_s:
                 known[id] = ()
