@@ -21,7 +21,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.repair import seats_for
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.timeline import Opening, Timeline, opening
-from rayorch.core.planning.together import parts_of
+from rayorch.core.planning.together import starts_of
 from rayorch.core.policy import SortKey
 from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain
@@ -46,15 +46,15 @@ def place(draft: Draft, claim: Claim) -> bool:
     if claim.grows:
         draft.added.setdefault(claim.id, []).extend(members)
     else:
-        ids = tuple(part.id for part in claim.parts)
-        for part, ours in parts_of(claim, members):
-            where = _where(draft, tuple(member.node for member in ours))
-            partners = tuple(id for id in ids if id != part.id)
-            reason = f"{len(ours)} seats on {where}" + (
-                f", together with {', '.join(partners[:4])}" if partners else ""
-            )
-            draft.starts[part.id] = Start(part.id, part.attempt, ours, reason, partners=partners)
+        for start in starts_of(claim, members, ""):
+            draft.starts[start.workload] = replace(start, reason=_reason(draft, start))
     return True
+
+
+def _reason(draft: Draft, start: Start) -> str:
+    where = _where(draft, tuple(member.node for member in start.members))
+    others = f", together with {', '.join(start.partners[:4])}" if start.partners else ""
+    return f"{len(start.members)} seats on {where}{others}"
 
 
 def promise(draft: Draft, claim: Claim) -> bool:
