@@ -179,36 +179,22 @@ class AllocatorShell:
 
     @ray.method
     async def create_many(self, groups: tuple[GroupsOf, ...]) -> None:
-        """Begin to make the groups of several reservations."""
+        """Begin to make the groups of reserved seats of several attempts; the outcome shows in the books."""
         for one in groups:
             for surplus in one.surpluses:
                 self._spawn("create", one.workload, one.attempt, surplus)
 
     @ray.method
-    async def create(self, groups: GroupsOf) -> None:
-        """Begin to make the groups of reserved seats; the outcome shows in the books."""
-        for surplus in groups.surpluses:
-            self._spawn("create", groups.workload, groups.attempt, surplus)
-
-    @ray.method
-    async def remove(self, groups: GroupsOf) -> None:
-        """Begin to give groups back; they leave the books when Ray's nodes report the room as free."""
-        self._begin_removal(groups)
-
-    @ray.method
     async def remove_many(self, groups: tuple[GroupsOf, ...]) -> None:
-        """The same for several attempts."""
+        """Begin to give back groups of several attempts; they leave the books when Ray reports the room as free."""
         for one in groups:
-            self._begin_removal(one)
-
-    def _begin_removal(self, groups: GroupsOf) -> None:
-        self._books.release(groups.workload, groups.attempt, groups.surpluses)
-        for surplus in groups.surpluses:
-            self._spawn("remove", groups.workload, groups.attempt, surplus)
+            self._books.release(one.workload, one.attempt, one.surpluses)
+            for surplus in one.surpluses:
+                self._spawn("remove", one.workload, one.attempt, surplus)
 
     @ray.method
     async def release(self, groups: GroupsOf) -> None:
-        """Mark seats as leaving; their groups stay until `remove`."""
+        """Mark seats as leaving; their groups stay until `remove_many`."""
         self._books.release(groups.workload, groups.attempt, groups.surpluses)
 
     @ray.method

@@ -265,12 +265,12 @@ class RayCluster(Copies):
         added = GroupsOf(resize.workload, resize.attempt, tuple(sorted({m.surplus for m in resize.add})))
         if not reply.accepted:
             if resize.add:
-                self._allocator.remove.remote(added)
+                self._allocator.remove_many.remote((added,))
             return _outcome(resize, reply)
         if resize.remove:
             self._allocator.release.remote(GroupsOf(resize.workload, resize.attempt, resize.remove))
         if resize.add and self.workloads[resize.workload].spec.kind is not Kind.SERVE:
-            self._allocator.create.remote(added)
+            self._allocator.create_many.remote((added,))
         return _outcome(resize, reply)
 
     def _scale(self, scale: Scale) -> Outcome:
