@@ -17,7 +17,7 @@ from rayorch.core.allocations import AllocationChanges
 from rayorch.core.copies import Copies
 from rayorch.core.events import AttemptEnded, Event, Started, StopOrdered
 from rayorch.core.inventory import Inventory
-from rayorch.core.snapshot import Snapshot, Versions
+from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import LIVE, Allocation, Kind, MemberPhase, NodeSpec, StopCause, Workload, WorkloadId
 from rayorch.sim.readers.journal import JournalRead, SeatWatch, apply, start_tree
 
@@ -62,7 +62,6 @@ class JournalFeed:
         self._open: RecordedTurn | None = None
         self._inventory = Inventory(1)
         self._copies = Copies()
-        self._versions = Versions(0, -1, 0)
         self.missed = 0
         self.skipped = 0
         self.sequence = held.sequence
@@ -115,11 +114,11 @@ class JournalFeed:
 
     def _snapshot(self, turn: RecordedTurn) -> Snapshot:
         """The join of the owners' facts as the turn saw them."""
-        copies, tree = self._copies, self._tree
-        queues = tree.changes_since(self._versions.queues)
+        copies, tree, known = self._copies, self._tree, self._copies.versions
+        queues = tree.changes_since(known.queues)
         copies.take_queues(queues)
         self._inventory.set_cordons(copies.cordons)
-        nodes = self._inventory.changes_since(self._versions.inventory)
+        nodes = self._inventory.changes_since(known.inventory)
         copies.take_nodes(nodes)
         ending = self._ending(turn.at_s)
         held = tuple(
@@ -127,10 +126,8 @@ class JournalFeed:
             for id, workload in sorted(tree.workloads.items())
             if workload.state in LIVE and id not in ending
         )
-        books = self._versions.allocations + 1
-        copies.take_books(AllocationChanges(books, True, held, ()))
-        self._versions = Versions(queues.version, nodes.version, books)
-        return replace(copies.joined(turn.at_s, synced=True), versions=self._versions)
+        copies.take_books(AllocationChanges(known.allocations + 1, True, held, ()))
+        return copies.joined(turn.at_s, synced=True)
 
     def _ending(self, at_s: float) -> set[WorkloadId]:
         """Whose end is recorded a moment after the decision."""
