@@ -24,6 +24,9 @@ from rayorch.core.types import NodeId, Resources
 EVERYWHERE = ""
 """The level of the one domain that holds all nodes."""
 
+ALL = Domain(EVERYWHERE, "", ())
+"""That domain, to ask for its count."""
+
 NodeScore = Callable[[Resources, NodeId, Slot], SortKey]
 """(bundle, node, what is free there) -> sort key; the smallest goes first."""
 
@@ -189,11 +192,14 @@ class View:
         members = sum(count for _, count in bundles)
         found: dict[NodeId, None] = {}
         for bundle, count in bundles:
-            fit = self.fit(bundle, model)
-            if fit.counts.get(EVERYWHERE, {}).get("", 0) < count:
+            if self.count(bundle, model, ALL) < count:
                 return None
-            found.update(dict.fromkeys(fit.first(members)))
+            found.update(dict.fromkeys(self._candidates(bundle, model, members)))
         return list(found)
+
+    def _candidates(self, bundle: Resources, model: str, most: int) -> list[NodeId]:
+        """Among which the best so many nodes for a bundle are."""
+        return self.fit(bundle, model).first(most)
 
 
 class Fit:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from rayorch.core.planning.index import EVERYWHERE, Bundles, NodeScore, View
+from rayorch.core.planning.index import Bundles, NodeScore, View
 from rayorch.core.room import Room
 from rayorch.core.sharing import uses_devices
 from rayorch.core.topology import Domain
@@ -89,17 +89,6 @@ class Overlay(View):
         by, room = score or self.score, self._room
         nodes = {node for model in models or ("",) for node in self._candidates(bundle, model, 1)}
         return min(nodes, key=lambda node: (by(bundle, node, room.slot(node)), node), default=None)
-
-    def first(self, bundles: Bundles, model: str) -> list[NodeId] | None:
-        """Of all nodes those that a greedy placement by score would look at; None: there are too few for a kind."""
-        members = sum(count for _, count in bundles)
-        found: dict[NodeId, None] = {}
-        for bundle, count in bundles:
-            more = self._difference(bundle, model)[1].get(EVERYWHERE, {}).get("", 0)
-            if self._below.fit(bundle, model).counts.get(EVERYWHERE, {}).get("", 0) + more < count:
-                return None
-            found.update(dict.fromkeys(self._candidates(bundle, model, members)))
-        return list(found)
 
     def _candidates(self, bundle: Resources, model: str, most: int) -> list[NodeId]:
         """All nodes that differ and take the bundle, and the best of the others."""
