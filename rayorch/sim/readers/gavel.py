@@ -88,12 +88,8 @@ def read(
         raise SpecError("gpu", f"must be one of {', '.join(sorted(table.alone))}, got {gpu!r}")
     speeds = table.alone[gpu]
     builder = TraceBuilder("gavel", path)
-    for line, text in lines_of(path):
-        if text.strip():
-            try:
-                builder.add(_job(builder, text.split("\t"), line, speeds, per_node))
-            except Refused as error:
-                builder.refuse(line, str(error))
+    rows = ((line, text.split("\t")) for line, text in lines_of(path) if text.strip())
+    builder.each(rows, lambda line, cells: builder.add(_job(builder, cells, line, speeds, per_node)))
     return builder.build(f"{len(NEW)} or {len(OLD)} columns separated by tabs")
 
 

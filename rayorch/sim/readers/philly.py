@@ -64,12 +64,9 @@ def read_json(path: str | Path, per_node: int = 8) -> Trace:
     jobs = json_of(path, expected)
     if not isinstance(jobs, list):
         raise SpecError(str(path), f"must be {expected}")
-    for index in range(len(jobs)):
-        try:
-            builder.add(_job(builder, jobs[index], index + 1, per_node))
-        except Refused as error:
-            builder.refuse(index + 1, str(error))
-        jobs[index] = None  # read: what it held is not needed any more
+    jobs.reverse()
+    rows = ((place, jobs.pop()) for place in range(1, len(jobs) + 1))  # what is read is not held any longer
+    builder.each(rows, lambda place, entry: builder.add(_job(builder, entry, place, per_node)))
     return builder.build(expected, from_zero=True)
 
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TextIO, TypeVar, cast
 
 from rayorch.core.errors import SpecError
 from rayorch.core.resources import CPU, GPU, MODEL_LABEL, UNIT, Resources
 from rayorch.core.types import Device, NodeId, NodeSpec, QueueSpec
 from rayorch.sim.trace.model import Ask, BadRow, Trace, TraceJob
 
+Row = TypeVar("Row")
 MEMORY = "memory"
 MIB = 1 << 20
 GIB = 1 << 30
@@ -283,9 +284,7 @@ class TraceBuilder:
         self._ids.add(job.id)
         self._jobs.append(job)
 
-    def each(
-        self, rows: Iterable[tuple[int, Mapping[str, str]]], read: Callable[[int, Mapping[str, str]], None]
-    ) -> None:
+    def each(self, rows: Iterable[tuple[int, Row]], read: Callable[[int, Row], None]) -> None:
         """Let `read` take every row; what it raises as Refused is noted with the line."""
         for line, row in rows:
             try:

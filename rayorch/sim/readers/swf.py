@@ -26,13 +26,8 @@ def read(path: str | Path, processor: str = GPU, per_node: int = 0) -> Trace:
     if processor not in (GPU, CPU):
         raise SpecError("processor", f"must be GPU or CPU, got {processor!r}")
     builder = TraceBuilder("swf", path)
-    for line, text in lines_of(path):
-        if not text.strip() or text.lstrip().startswith(";"):
-            continue
-        try:
-            builder.add(_job(builder, text.split(), line, processor, per_node))
-        except Refused as error:
-            builder.refuse(line, str(error))
+    rows = ((line, text.split()) for line, text in lines_of(path) if text.strip() and not text.lstrip().startswith(";"))
+    builder.each(rows, lambda line, cells: builder.add(_job(builder, cells, line, processor, per_node)))
     return builder.build(f"{FIELDS} columns a line, comments after ';'")
 
 
