@@ -2,7 +2,7 @@
 
     worst_fgd_gap     points by which our FGD, BestFit and Random are off the allocation that FGD's authors published
     tiresias_w6_s     average completion time of Tiresias on workload 6 of Pollux; published: 3,469.69 s
-    tiresias_golden_missed  of seven schedules of Tiresias' simulator on its own workload, those with other figures
+    tiresias_golden_missed  of nine schedules of Tiresias' simulator on its own workload, those with other figures
     fifo_wait_s       average wait of strict first in, first out on 2,000 jobs of Philly; AccaSim: 79,522.35 s
     fifo_makespan_s   from the first submission to the last end there; AccaSim: 5,944,538 s
 

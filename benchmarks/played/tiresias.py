@@ -1,8 +1,8 @@
 """The sample workload of Tiresias (Gu, NSDI'19) under each schedule of its simulator, against what that gives.
 
 60 jobs on 2 nodes of 4 GPUs, scheme `count`: a job is so many members of one GPU that may lie anywhere, run times are
-known, a stop loses nothing. Each schedule is one of our orders with evictions by order and without held nodes.
-`expected` is what the artifact printed (docs/policies.md says why ours differ where they do).
+known, a stop loses nothing. Each schedule is one of our orders with evictions by order and without held nodes; two are
+played with the artifact's own lists (`tiresias_lists`). `expected` is what the artifact printed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.played.tiresias_lists import Lists
 from benchmarks.played.traces import nodes
 from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.ordering import OrderKnobs
@@ -28,12 +29,21 @@ FINE = (500.0, 2000.0)
 class Golden:
     """One schedule: our profile for it, and (average JCT [s], makespan [s], preemptions) of the artifact.
 
-    `exact`: ours must be the same to the digit that was printed.
+    `exact`: ours must be the same to the digit that was printed. `limits`: in place of the profile's order the lists of
+    the artifact with these limits; `indices`: sorted by Gittins indices of its history.
     """
 
     profile: Profile
     expected: tuple[float, float, int]
     exact: bool = True
+    limits: tuple[float, ...] = ()
+    indices: bool = False
+
+    def played(self, data: Path) -> Profile:
+        """The profile for one run: lists remember what they saw."""
+        if not self.limits:
+            return self.profile
+        return replace(self.profile, order=Lists(self.limits, history(data) if self.indices else ()))
 
 
 def _profile(name: str, order: OrderPolicy, limits: tuple[float, ...] = (), strict: bool = False) -> Profile:
@@ -55,8 +65,16 @@ GOLDEN = (
     Golden(_profile("shortest-gpu", remaining.gpu_key), (563.38, 4962, 13)),
     Golden(_profile("dlas-gpu", las.key, COARSE), (715.27, 4806, 0)),
     Golden(_profile("dlas, fine", las.time_key, FINE), (544.52, 4880, 2)),
-    Golden(_profile("dlas-gpu, fine", las.key, FINE), (791.23, 4880, 14), exact=False),
+    Golden(_profile("dlas-gpu, fine, ours", las.key, FINE), (791.23, 4880, 14), exact=False),
+    Golden(_profile("dlas-gpu, fine", las.key, FINE), (791.23, 4880, 14), limits=FINE),
+    Golden(_profile("dlas-gpu-gittins", las.key, COARSE), (822.53, 4749, 91), limits=COARSE, indices=True),
 )
+
+
+def history(data: Path) -> tuple[float, ...]:
+    """The service times that its Gittins indices are worked out of, rising."""
+    lines = (data / "tiresias" / "yarn-gput1000.csv").read_text(encoding="utf-8").split()
+    return tuple(sorted(float(line) for line in lines[1:]))
 
 
 def jobs(data: Path) -> Trace:
@@ -67,7 +85,7 @@ def jobs(data: Path) -> Trace:
 
 def play(data: Path, golden: Golden) -> tuple[float, float, int]:
     """(average JCT [s], makespan [s], preemptions) of ours."""
-    records = run(jobs(data), nodes(2, 4), golden.profile).records
+    records = run(jobs(data), nodes(2, 4), golden.played(data)).records
     ends = [record.ended_s for record in records if record.ended_s is not None]
     assert len(ends) == len(records), "all have ended"
     average_s = sum(end - record.submit_s for end, record in zip(ends, records, strict=True)) / len(ends)

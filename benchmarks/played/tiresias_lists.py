@@ -34,10 +34,11 @@ LEAST_S = 1.0
 class Lists:
     """An order policy. `limits`: attained service at which a job goes one list down, in GPU-seconds.
 
-    `samples`: service times, rising, of which Gittins indices are worked out; empty: lists are first come, first served.
+    `samples`: service times, rising, of which Gittins indices are worked out; empty: first come, first served.
     """
 
     basis = Basis.TURN
+    takes_back = True
 
     def __init__(self, limits: Sequence[float], samples: Sequence[float] = ()) -> None:
         self._limits = tuple(limits)

@@ -58,14 +58,21 @@ def in_words(words: Callable[[Workload, OrderView], str]) -> Callable[[AnyPolicy
 
 
 def ranks(
-    parts: int, changes_s: Callable[[Workload, OrderView], float | None] | None = None
+    parts: int, changes_s: Callable[[Workload, OrderView], float | None] | None = None, takes_back: bool = False
 ) -> Callable[[AnyPolicy], AnyPolicy]:
     """Mark an order policy whose key says for running work too how much it is entitled to go on.
 
     The first `parts` of the key are its rank: where a profile evicts by order, whoever waits may take the room of who
     runs in the same queue with a larger rank. `changes_s`: when the rank of a running workload changes by itself.
+    `takes_back`: who had to make room may in its turn evict the one that it made room for, once it ranks before it.
+    Only for policies that bound by themselves how often that can happen.
     """
-    return marked(ranks=(parts, changes_s))
+    return marked(ranks=(parts, changes_s), takes_back=takes_back)
+
+
+def takes_back(policy: Callable[..., object]) -> bool:
+    """Whether work may evict by order the one that it made room for itself."""
+    return bool(getattr(policy, "takes_back", False))
 
 
 def rank_of(policy: Callable[..., SortKey], workload: Workload, view: OrderView) -> tuple[SortKey, SortKey] | None:

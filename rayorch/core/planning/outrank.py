@@ -5,7 +5,7 @@ least attained service by levels, shortest remaining time. Priorities are part o
 nothing. All who rank behind the claim are asked to leave, and then, the most entitled first, each stays whom the claim
 can do without: what a walk over running and waiting work in one order leaves running (Tiresias). Of equal rank those
 stay whose stop would lose most. A victim ranks behind the one that it made room for, so that it can't take the room
-back before their ranks have changed.
+back before their ranks have changed; and from this one not even then, unless the order says that it may.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from rayorch.core.ordering import SortKey, rank_of
+from rayorch.core.ordering import SortKey, rank_of, takes_back
 from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft, Move
 from rayorch.core.planning.evict import Found, Trial, lacks_only_quota, order, single
@@ -53,13 +53,13 @@ def _behind(draft: Draft, claim: Claim) -> tuple[list[Move], dict[WorkloadId, So
     ranked = rank_of(draft.facts.profile.order, claim.workload, draft.view)
     if ranked is None:
         return [], {}
-    line = _line(draft, claim.queue)
+    line, back = _line(draft, claim.queue), takes_back(draft.facts.profile.order)
     stops: list[Move] = []
     shrinks: list[Move] = []
     ranks: dict[WorkloadId, SortKey] = {}
     for rank, _, _, workload in line[bisect_right(line, ranked[0], key=lambda entry: entry[0]) :]:
         for move in moves_of(draft, workload):
-            if may_go(draft, claim, move, False):
+            if may_go(draft, claim, move, False, back):
                 ranks[workload.id] = rank
                 (stops if move.stops else shrinks).append(move)
     return [*stops, *shrinks], ranks

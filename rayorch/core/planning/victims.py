@@ -69,10 +69,13 @@ def _below(draft: Draft, claim: Claim) -> list[Move]:
     return found
 
 
-def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool) -> bool:
-    """Whether neither what happened before nor a fence keeps the claim from asking for this."""
+def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool, takes_back: bool = False) -> bool:
+    """Whether neither what happened before nor a fence keeps the claim from asking for this.
+
+    `takes_back`: it may also ask the one that it made room for itself.
+    """
     id = move.victim.spec.id
-    if id in (claim.workload.spec.id, claim.workload.yielded_to) or id in draft.added:
+    if id == claim.workload.spec.id or id in draft.added or (id == claim.workload.yielded_to and not takes_back):
         return False
     return reclaims or not fenced_off(draft, claim.queue, move.victim.spec.queue)
 
