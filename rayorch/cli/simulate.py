@@ -56,6 +56,9 @@ Checkpoints = Annotated[str | None, typer.Option("--checkpoint-every", help="Wor
 NodeMtbf = Annotated[str | None, typer.Option("--node-mtbf", help="Each node fails once in so long, e.g. 60d.")]
 NodeRepair = Annotated[str, typer.Option("--node-repair", help="How long it is away (median).")]
 PerJob = Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")]
+Fragmentation = Annotated[
+    bool, typer.Option("--fragmentation/--no-fragmentation", help="Whether fragmentation is measured over time.")
+]
 Parallel = Annotated[int, typer.Option("--parallel", min=0, help="So many runs at once on Ray.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 FormatOption = Annotated[
@@ -90,6 +93,7 @@ def simulate(
     node_mtbf: NodeMtbf = None,
     node_repair: NodeRepair = "4h",
     per_job: PerJob = False,
+    fragmentation: Fragmentation = True,
     parallel: Parallel = 0,
     quiet: Quiet = False,
     output: FormatOption = Format.TABLE,
@@ -120,6 +124,7 @@ def simulate(
         out=out,
         resume=resume,
         per_job=per_job,
+        fragmentation=fragmentation,
         parallel=parallel,
         progress=False if quiet else None,
         partial=True,

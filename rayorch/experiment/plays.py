@@ -27,7 +27,8 @@ from rayorch.sim.trace.run import run
 class Inputs:
     """What all runs of an experiment share. `trace`: with what the cluster can't hold. `title`, `cluster`: in words.
 
-    `resample`: how each seed gets a trace of its own. `per_job`: also keep what became of each job.
+    `resample`: how each seed gets a trace of its own. `per_job`: also keep what became of each job. `fragmentation`:
+    measure it over time.
     """
 
     trace: Trace
@@ -39,6 +40,7 @@ class Inputs:
     until_s: float | None = None
     resample: Resample = Resample.NONE
     per_job: bool = False
+    fragmentation: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def plays_of(
         inputs.models,
         inputs.until_s,
         inputs.resample,
+        inputs.fragmentation,
     )
     base = key_of(shared)
     prints = [fingerprint(profile) for profile in profiles]
@@ -102,6 +105,7 @@ def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | No
         models=inputs.models,
         seed=one.seed,
         until_s=inputs.until_s,
+        fragmentation=inputs.fragmentation,
         on_progress=on_progress,
     )
     found = summarise(

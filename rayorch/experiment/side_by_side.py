@@ -123,6 +123,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     per_job: bool = False,
+    fragmentation: bool = True,
     parallel: int = 0,
     progress: bool | None = None,
     partial: bool = False,
@@ -137,7 +138,8 @@ def simulate(
     `resample`: "blocks", "weeks" or "fitted", by which each seed plays another trace like this one.
     `until_s`: end of the simulated time.
     `out`: a folder in which every finished run is kept; `resume`: take from there what is finished already.
-    `per_job`: keep what became of each job there too. `parallel`: so many runs at once on Ray; 0: in this process.
+    `per_job`: keep what became of each job there too. `fragmentation`: measure it over time.
+    `parallel`: so many runs at once on Ray; 0: in this process.
     `progress`: False for none. `partial`: an interrupt ends the experiment, not the program: what has finished is
     returned.
 
@@ -166,6 +168,7 @@ def simulate(
         until_s,
         _resample(resample),
         per_job,
+        fragmentation,
     )
     chosen = profiles_of([profiles] if isinstance(profiles, str | Profile) else profiles)
     if not seeds:

@@ -86,7 +86,7 @@ MEASURES: tuple[Measure, ...] = (
         "fragmentation",
         Unit.SHARE,
         Better.LESS,
-        "free GPUs that a job drawn from the trace can't use / capacity, over the makespan",
+        "free GPUs that one member of a job drawn from the trace can't use there / capacity, over the makespan",
     ),
     Measure("goodput", "goodput", Unit.SHARE, Better.MORE, "(allocated − lost GPU-seconds) / allocated"),
     Measure("lost_gpu_h", "lost", Unit.GPU_HOURS, Better.LESS, "work done again and starts over, in GPU-hours"),

@@ -94,7 +94,7 @@ def _plots(at_load: Sequence[Group]) -> list[str]:
         plots.distribution(at_load, "wait", "Queueing delay", 1.0, "seconds (log); shorter ones at 1"),
         plots.distribution(at_load, "rho", "Finish-time fairness rho", 0.1, "rho (log); fair up to 1"),
         plots.allocation(at_load),
-        plots.share_over_time(at_load, "fragmentation", "Fragmentation: free GPUs that the next job can't use"),
+        plots.share_over_time(at_load, "fragmentation", "Fragmentation: free GPUs that are of no use"),
         plots.queue_parts(at_load),
         *(plots.holders(group.runs[0]) for group in at_load),
     ]

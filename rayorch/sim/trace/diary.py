@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from dataclasses import replace
 
 import numpy as np
 
 from rayorch.core.types import UNIT
+from rayorch.sim.trace.fragments import Fragments
 from rayorch.sim.trace.outcome import Series
 
 
 class Diary:
     """`events`: submissions, starts and ends so far. The amounts are those of this moment, in stored units of GPUs, so
-    that no sum drifts."""
+    that no sum drifts. `fragments`: what is free and of no use, where that is measured."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, fragments: Fragments | None = None) -> None:
         self._hash = hashlib.sha256()
         self._rows = tuple(array("d") for _ in range(5))
+        self._useless = array("d")
+        self.fragments = fragments
         self.events = 0
         self.capacity = capacity
         self.allocated = 0
@@ -35,8 +39,12 @@ class Diary:
         if times and times[-1] == now_s:
             for column in self._rows:
                 column.pop()
+            if self.fragments is not None:
+                self._useless.pop()
         for column, value in zip(self._rows, row, strict=True):
             column.append(value)
+        if self.fragments is not None:
+            self._useless.append(self.fragments.gpus)
 
     @property
     def sha256(self) -> str:
@@ -45,4 +53,7 @@ class Diary:
 
     def series(self) -> Series:
         """The cluster over time."""
-        return Series(*(np.frombuffer(column, dtype=np.float64) for column in self._rows))
+        measured = self.fragments is not None
+        fragmentation = np.frombuffer(self._useless, dtype=np.float64) if measured else None
+        found = Series(*(np.frombuffer(column, dtype=np.float64) for column in self._rows))
+        return found if fragmentation is None else replace(found, fragmentation=fragmentation)

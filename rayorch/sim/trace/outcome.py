@@ -63,8 +63,8 @@ class Series:
     """The cluster over time: from `times_s[i]` up to `times_s[i + 1]` the values at `i` held.
 
     `allocated_gpus`: held by jobs. `capacity_gpus`: of the nodes that were up. `waiting_jobs`, `waiting_gpus`: of jobs
-    that had come and held nothing, with what they asked for. `fragmentation`: GPUs that are free and that a job drawn
-    from the trace could not use; None: not measured, which no run does yet.
+    that had come and held nothing, with what they asked for. `fragmentation`: GPUs that are free where one
+    member of a job drawn from the trace could not use them; None: not measured.
     """
 
     times_s: Floats

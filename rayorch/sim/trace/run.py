@@ -37,6 +37,7 @@ from rayorch.sim.trace.diary import Diary
 from rayorch.sim.trace.drawn import Drawn
 from rayorch.sim.trace.events import INFINITY, Moment, Moments
 from rayorch.sim.trace.faults import Faults
+from rayorch.sim.trace.fragments import Fragments
 from rayorch.sim.trace.jobs import RunningJob
 from rayorch.sim.trace.model import Trace, TraceJob
 from rayorch.sim.trace.outcome import JobRecord, Outcome, Progress
@@ -62,13 +63,15 @@ def run(
     seed: int = 0,
     until_s: float | None = None,
     round_s: float = 0.0,
+    fragmentation: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
     """The trace's jobs on these nodes under this profile; deterministic: the same arguments give the same log.
 
     `nodes`, `queues`: where none are given, the trace's own; queues that only jobs name are added without shares or
     limits. `until_s`: stop there; None: when nothing more can happen. `round_s`: the loop has its turn at multiples of
-    it, however much happens in between; 0: whenever something happens. `on_progress` is called every now and then.
+    it, however much happens in between; 0: whenever something happens. `fragmentation`: measure it over time, which
+    changes nothing else. `on_progress` is called every now and then.
     SpecError for a trace that can't be run at all; a job that the door refuses is recorded as failed.
     """
     begun_s = _cpu_s()
@@ -77,7 +80,8 @@ def run(
         raise SpecError("nodes", f"trace {trace.name} names none, so that some must be given")
     model = models if models is not None else SimModels()
     cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile)
-    loop = _Loop(trace, cluster, model, seed, until_s, round_s, on_progress, begun_s)
+    fragments = Fragments(where, trace.jobs) if fragmentation else None
+    loop = _Loop(trace, cluster, model, seed, until_s, round_s, fragments, on_progress, begun_s)
     loop.run()
     return loop.outcome()
 
@@ -113,6 +117,7 @@ class _Loop:
         seed: int,
         until_s: float | None,
         round_s: float,
+        fragments: Fragments | None,
         on_progress: Callable[[Progress], None] | None,
         begun_s: float,
     ) -> None:
@@ -134,7 +139,7 @@ class _Loop:
         self._done = 0
         self._turns = 0
         self._told = 0
-        self._diary = Diary(sum(node.total.gpu_units for node in cluster.inventory.nodes.values()))
+        self._diary = Diary(sum(node.total.gpu_units for node in cluster.inventory.nodes.values()), fragments)
         self._faults = Faults(cluster, models.failures, seed, self._moments, until_s)
         self._wakes = Wakes(cluster, self._moments)
         cluster.witness = self
@@ -274,6 +279,8 @@ class _Loop:
         now_s, diary = self._cluster.now_s, self._diary
         over = workload.state.terminal
         diary.allocated -= round(job.held_gpus * UNIT)
+        if diary.fragments is not None:
+            diary.fragments.hold(job.id, ())
         if over and workload.state is not State.FAILED:
             job.pause(now_s)
             job.saved_s = job.worked_s
@@ -330,6 +337,8 @@ class _Loop:
         """These seats in place of those that it had."""
         units = sum(member.bundle.gpu_units for member in members)
         self._diary.allocated += units - round(job.held_gpus * UNIT)
+        if self._diary.fragments is not None:
+            self._diary.fragments.hold(job.id, members)
         job.hold(attempt, members, units / UNIT, self._cluster.now_s)
         job.speed = self._drawn.speed(job, members)
 
@@ -360,6 +369,9 @@ class _Loop:
         change = self._faults.happen(kind, number, now_s)
         diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
         diary.capacity = change.capacity
+        if diary.fragments is not None:
+            known = self._cluster.inventory.nodes
+            diary.fragments.see(known[id] for id in change.nodes if id in known)
         if change.leave_by_s is not None:
             self._wakes.draining(change.leave_by_s)
         for id in change.paced:
