@@ -36,6 +36,7 @@ class EvictionSection(Model):
     moves_per_turn: Annotated[int, Field(ge=0, le=1000)] | None = None
     by_order: bool | None = None
     order_worth: Duration | None = None
+    by_place: bool | None = None
     saturation: Annotated[float, Field(ge=1, le=1000)] | None = None
     stale_grace: Patience | None = None
     consolidation_victims: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None

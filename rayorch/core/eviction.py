@@ -35,6 +35,8 @@ class EvictionKnobs:
     `by_order`: whoever waits takes the room of running work of the same queue that the profile's order ranks behind it
     (`core.ordering.ranks`), those that rank last first. `order_worth_s`: only where the work that is lost by that, in
     GPU-seconds, is at most so many seconds times the GPUs that it asks for; 0: whatever is lost.
+    `by_place`: a claim within its queue's share that nothing else makes room for takes any work of queues that hold
+    more than theirs, where least is lost, down to their shares.
     `stale_grace_s`: how long a gang may be below its minimum before it is ended; negative: for ever.
     """
 
@@ -53,3 +55,4 @@ class EvictionKnobs:
     stale_grace_s: float = 60.0
     by_order: bool = False
     order_worth_s: float = 0.0
+    by_place: bool = False

@@ -13,6 +13,7 @@ from rayorch.core.ordering import SortKey, basis_of
 from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import admit, key_of
 from rayorch.core.planning.backfill import backfill
+from rayorch.core.planning.by_place import reclaim_by_place
 from rayorch.core.planning.charges import barred, fits_quota
 from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.consolidate import consolidate, defragment, keep_moved
@@ -232,7 +233,7 @@ def _moved_for(draft: Draft, claim: Claim) -> bool:
 
 def _evict(draft: Draft, claim: Claim) -> bool:
     """Reclaim what the queue deserves; else take the room of who ranks behind it in its queue, where the profile says
-    so; else preempt lower priority. A shape that failed in its queue fails again.
+    so; else preempt lower priority; else reclaim where it lies. A shape that failed in its queue fails again.
 
     While more important work of the same queue waits, less important work evicts nobody: it would only get the room
     to lose it to the former.
@@ -258,6 +259,7 @@ MEANS: Mapping[str, Callable[[Draft, Claim], bool]] = {
     "reclaim": lambda draft, claim: evict(draft, claim, StopCause.RECLAIMED),
     "by order": evict_by_order,
     "preempt": lambda draft, claim: evict(draft, claim, StopCause.PREEMPTED),
+    "reclaim by place": reclaim_by_place,
 }
 """How a claim may take the room of others, in this order."""
 

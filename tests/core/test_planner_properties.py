@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rayorch.core.decisions import Plan, Reserve, Resize, Scale, Start, Stop, WaitReason
 from rayorch.core.planner import plan
+from rayorch.core.policy import Profile
 from rayorch.core.quota import Quota
 from rayorch.core.room import Room
 from rayorch.core.snapshot import Snapshot
@@ -45,6 +46,7 @@ class World:
     later: list[Workload] = field(default_factory=list)
     now_s: float = NOW
     evictions: list[tuple[WorkloadId, WorkloadId]] = field(default_factory=list)
+    profile: Profile = DEFAULT
 
     def see(self) -> Snapshot:
         work = [
@@ -55,8 +57,8 @@ class World:
     def turn(self) -> Plan:
         """Plan, check the plan, carry it out, and let a turn pass."""
         seen = self.see()
-        made = plan(seen, DEFAULT)
-        check(seen, made)
+        made = plan(seen, self.profile)
+        check(seen, made, self.profile)
         self.carry_out(made)
         return made
 
@@ -133,9 +135,9 @@ class World:
                 del self.held[id]
 
 
-def check(seen: Snapshot, made: Plan) -> None:
+def check(seen: Snapshot, made: Plan, profile: Profile = DEFAULT) -> None:
     """The properties of one plan."""
-    again = plan(seen, DEFAULT)
+    again = plan(seen, profile)
     assert (made.decisions, made.waits, made.positions) == (again.decisions, again.waits, again.positions)
     starts = {d.workload: d for d in made.decisions if isinstance(d, Start)}
     waiting = {w.id for w in seen.workloads if w.state is State.PENDING}

@@ -50,6 +50,7 @@ from rayorch.core.types import (
 from rayorch.core.values import changed
 
 if TYPE_CHECKING:
+    from rayorch.core.planning.by_place import Lot
     from rayorch.core.planning.set_aside import Aside
     from rayorch.core.planning.timeline import Timeline
     from rayorch.core.planning.walk import Walk
@@ -104,7 +105,8 @@ class Draft:
     `touched`: the log of nodes that changed in any of the books or were closed; `views`: the indexes of what is free.
     `moves`, `moves_of`, `lowest_priority`: what could be evicted, in all and of whom, and the lowest priority of these;
     `moved_on`: who of them has been stopped since. `ranked`: who runs in a queue, by the profile's order.
-    `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are.
+    `over`, `borrowed`: which queues hold more than their share of a resource, and which seats these are; `lot`: what
+    could go by place for the claims of a queue.
     `plain_score`: see `_plain_score`.
     `idle_room`, `ideal_room`: nothing held; and nothing sick, foreign or out of service either (made when needed).
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
@@ -151,6 +153,7 @@ class Draft:
     heads: set[QueueId] = field(default_factory=set)
     waiting: dict[QueueId, int] = field(default_factory=dict)
     borrowed: dict[tuple[QueueId, str], frozenset[tuple[WorkloadId, int]]] = field(default_factory=dict)
+    lot: tuple[tuple[QueueId, tuple[str, ...], int], Lot | None] | None = None
     idle_room: Room | None = None
     channels: Taken | None = None
     ideal_room: Room | None = None

@@ -287,7 +287,7 @@ def _bargained(trial: Trial, moves: list[Move], bound: float) -> Found | None:
     found = cheapest(there, bound, small.seats)
     if found is None:
         return None
-    kept = _without(small, sorted(found[0], key=lambda m: m.key, reverse=True), 1, None)
+    kept = without(small, sorted(found[0], key=lambda m: m.key, reverse=True), 1, None)
     nodes = small.seats(kept)
     return Found(tuple(kept), nodes) if nodes is not None else Found(*found)
 
@@ -319,14 +319,14 @@ def _reduced(trial: Trial, moves: list[Move]) -> Found | None:
     kept = sorted(kept, key=lambda m: (m.stops, m.key), reverse=True)
     size = len(kept) // 2
     while size >= 1:
-        kept = _without(trial, kept, size, there)
+        kept = without(trial, kept, size, there)
         size //= 2
-    kept = _without(trial, kept, 1, None)  # and perhaps it fits elsewhere with fewer
+    kept = without(trial, kept, 1, None)  # and perhaps it fits elsewhere with fewer
     final = trial.seats(kept)
     return Found(tuple(kept), final) if final is not None and trial.draft.budget > 0 else None
 
 
-def _without(trial: Trial, kept: list[Move], size: int, within: tuple[NodeId, ...] | None) -> list[Move]:
+def without(trial: Trial, kept: list[Move], size: int, within: tuple[NodeId, ...] | None) -> list[Move]:
     """Drop each run of `size` moves that the claim can do without."""
     position = 0
     while position < len(kept):

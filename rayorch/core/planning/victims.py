@@ -31,7 +31,7 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     """
     quota = draft.soon.quota
     if reclaims:
-        if not _has_a_share(quota, claim.queue, claim.resources):
+        if not has_a_share(quota, claim.queue, claim.resources):
             return []
         return _in_turn(draft, claim, _borrowed_moves(draft, claim, True), True)
     if _lowest_priority(draft) >= claim.priority:
@@ -48,7 +48,7 @@ def nobody(draft: Draft, queue: QueueId, priority: int, amount: Resources) -> bo
     cause, and that it takes nobody's room by order."""
     if draft.facts.profile.eviction.by_order:
         return False
-    return _lowest_priority(draft) >= priority and not _has_a_share(draft.soon.quota, queue, amount)
+    return _lowest_priority(draft) >= priority and not has_a_share(draft.soon.quota, queue, amount)
 
 
 def _below(draft: Draft, claim: Claim) -> list[Move]:
@@ -189,7 +189,7 @@ def _inside(draft: Draft, queue: QueueId) -> list[QueueId]:
     return [other for other in draft.facts.live_in if quota.divergence(queue, other) is None]
 
 
-def _sides(draft: Draft, claim: Claim, name: str, entitled: bool) -> list[QueueId]:
+def sides_above(draft: Draft, claim: Claim, name: str, entitled: bool) -> list[QueueId]:
     """Queues beside the claim's path that hold more than they deserve of a resource.
 
     `entitled`: only where the claim's side has a share of it.
@@ -219,7 +219,7 @@ def _over(draft: Draft, name: str) -> Mapping[QueueId | None, set[QueueId]]:
     return found
 
 
-def _has_a_share(quota: Quota, queue: QueueId, amount: Resources) -> bool:
+def has_a_share(quota: Quota, queue: QueueId, amount: Resources) -> bool:
     """A first look at whether a claim may reclaim: its own queue stays within its share, and some queue has one."""
     path = quota.path(queue)
     for name, n in amount.items:
@@ -233,7 +233,7 @@ def _borrowed_moves(draft: Draft, claim: Claim, entitled: bool) -> list[Move]:
     """The moves that give back what queues beside the claim's have borrowed."""
     seats: set[tuple[WorkloadId, int]] = set()
     for name, _ in claim.resources:
-        for side in _sides(draft, claim, name, entitled):
+        for side in sides_above(draft, claim, name, entitled):
             seats |= _borrowed(draft, side, name)
     workloads = draft.facts.workloads
     return [
