@@ -55,6 +55,10 @@ Restart = Annotated[str | None, typer.Option("--restart", help="What each new at
 Checkpoints = Annotated[str | None, typer.Option("--checkpoint-every", help="Work between checkpoints, e.g. 30m.")]
 NodeMtbf = Annotated[str | None, typer.Option("--node-mtbf", help="Each node fails once in so long, e.g. 60d.")]
 NodeRepair = Annotated[str, typer.Option("--node-repair", help="How long it is away (median).")]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option("--fault", help="KIND=TIME[,repair=4h,…]: node, device, link, slow or spot; repeatable."),
+]
 PerJob = Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")]
 Fragmentation = Annotated[
     bool, typer.Option("--fragmentation/--no-fragmentation", help="Whether fragmentation is measured over time.")
@@ -92,6 +96,7 @@ def simulate(
     checkpoint_every: Checkpoints = None,
     node_mtbf: NodeMtbf = None,
     node_repair: NodeRepair = "4h",
+    fault: Faults = None,
     per_job: PerJob = False,
     fragmentation: Fragmentation = True,
     parallel: Parallel = 0,
@@ -114,7 +119,14 @@ def simulate(
         queues=() if queues is None else _queues(queues),
         quota_by_use=quota_by_use,
         models=options.models_of(
-            runtime_spread, told, misstate, restart, checkpoint_every, node_mtbf=node_mtbf, node_repair=node_repair
+            runtime_spread,
+            told,
+            misstate,
+            restart,
+            checkpoint_every,
+            node_mtbf=node_mtbf,
+            node_repair=node_repair,
+            faults=fault or (),
         ),
         until_s=None if until is None else options.seconds(until, "--until"),
         resample=resample,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
+from rayorch.experiment.faults import laws_of
 from rayorch.sim.models import (
     FailureModel,
     FaultKind,
@@ -61,12 +62,14 @@ def models_of(
     *,
     node_mtbf: str | None = None,
     node_repair: str = "4h",
+    faults: Sequence[str] = (),
 ) -> SimModels:
     """The world as the options say; SpecError names the option that can't be right.
 
     `misstate`: "2" or "2:0.5", by which factor (and with what noise) owners misstate run times. `restart`: what each
     new attempt takes before it goes on. `checkpoint_every`: work between two checkpoints, which is what a failure
-    costs; without it every moment is saved. `node_mtbf`: mean time between failures of one node.
+    costs; without it every moment is saved. `node_mtbf`: mean time between failures of one node. `faults`: further
+    ways to fail (`faults.laws_of`).
     """
     if not 0.0 <= runtime_spread <= 10.0:
         raise SpecError("--runtime-spread", f"must be 0 to 10, got {runtime_spread}")
@@ -82,6 +85,10 @@ def models_of(
             raise SpecError("--node-mtbf", "must be more than nothing")
         repair = Lognormal(max(1.0, seconds(node_repair, "--node-repair")), 1.0)
         laws = (FaultLaw(FaultKind.NODE, Weibull.of_mean(mean_s), repair),)
+    more = laws_of(faults)
+    if laws and any(law.key == laws[0].key for law in more):
+        raise SpecError("--node-mtbf", "and --fault node=… exclude each other")
+    laws += more
     return SimModels(runtime, RestartModel(default=cost), FailureModel(laws))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
+from rayorch.experiment.faults import check_acts
 from rayorch.experiment.nodes import gpus_in, machines_of
 from rayorch.experiment.options import loads_of
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
@@ -155,6 +156,8 @@ def simulate(
         title += f", first {min(jobs, len(loaded.jobs))} jobs"
         loaded = first_jobs(loaded, jobs)
     machines = machines_of(cluster, loaded, racks)
+    models = models if models is not None else SimModels()
+    check_acts(models.failures, machines.nodes)
     found_queues = tuple(queues) or machines.queues or loaded.queues
     if quota_by_use:
         found_queues = quotas_by_use(loaded, gpus_in(machines.nodes))
@@ -164,7 +167,7 @@ def simulate(
         machines.nodes,
         machines.words,
         found_queues,
-        models if models is not None else SimModels(),
+        models,
         until_s,
         _resample(resample),
         per_job,

@@ -6,9 +6,13 @@ import numpy as np
 
 from rayorch.core.types import UNIT, Kind, Member, NodeId, QueueId, Role, WorkloadId, WorkloadSpec
 from rayorch.sim.models import SimModels, stream
+from rayorch.sim.models.failures import FaultKind
 from rayorch.sim.models.restart import RestartCost
 from rayorch.sim.trace.jobs import RunningJob
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
+
+MANY = 1_000
+"""Retries of work that fails for no reason of its own."""
 
 
 class Drawn:
@@ -19,6 +23,8 @@ class Drawn:
         self._seed = seed
         self._costs: dict[str, RestartCost] = {}
         self._roles: dict[int, tuple[Role, ...]] = {}
+        laws = models.failures.laws
+        self._cut_off = any(law.kind is FaultKind.LINK and law.ends_work for law in laws)
         durations = np.array([job.duration_s for job in trace.jobs], dtype=np.float64)
         self._times = models.runtime.draw(durations, stream(seed, "run times"))
 
@@ -43,6 +49,8 @@ class Drawn:
             owner=job.user,
             expected_s=self._times.told(index),
             total_steps=job.steps,
+            # A gang that loses its network crashes, which counts as its own failure: its owner lets it try again.
+            max_retries=MANY if self._cut_off and job.status != "failed" else 0,
         )
 
     def mtbf_s(self, job: TraceJob) -> float:

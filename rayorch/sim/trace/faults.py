@@ -123,7 +123,7 @@ class Faults:
             for id in fault.nodes:
                 self._slow.setdefault(id, {})[number] = fault
             return Change(fault.nodes, self._capacity, paced=self._on(fault.nodes))
-        broken = self._on(fault.nodes)
+        broken = self._on(fault.nodes, across=fault.kind is FaultKind.LINK)
         if fault.kind is not FaultKind.LINK:
             gone = [id for id in fault.nodes if not self._away.get(id)]
             for id in fault.nodes:
@@ -182,8 +182,11 @@ class Faults:
             self._cluster.change_nodes((), (self._specs[id],))
         return Change(fault.nodes, self._capacity)
 
-    def _on(self, nodes: Iterable[NodeId]) -> tuple[WorkloadId, ...]:
-        return tuple(sorted({id for node in nodes for id, _ in self._cluster.live_on(node)}))
+    def _on(self, nodes: Iterable[NodeId], across: bool = False) -> tuple[WorkloadId, ...]:
+        """Who has seats there. `across`: only those that have others elsewhere."""
+        held = self._cluster.books.allocations
+        keys = {key for node in nodes for key in self._cluster.live_on(node)}
+        return tuple(sorted(key[0] for key in keys if not across or len({m.node for m in held[key].members}) > 1))
 
 
 def _with_devices(node: NodeSpec) -> NodeSpec:

@@ -20,6 +20,8 @@ LOOK_S = 60.0
 """How soon work that waits is looked at anew under an order that depends on the time and does not say when."""
 LONGEST_LOOK_S = 3600.0
 """Each look that changes nothing doubles the pause up to this; one that does begins with `LOOK_S` again."""
+LOOKS_IN_VAIN = 16
+"""Once nothing runs and so many looks in a row have changed nothing, what waits never starts."""
 JUST_AFTER_S = 1e-3
 """Rules that hold up to a moment are over after it."""
 NOBODY = WorkloadId("")
@@ -36,13 +38,14 @@ class Wakes:
         self._ranks: list[tuple[float, WorkloadId]] = []  # a heap: whose rank changes by itself, and when
         self._look_s = -LOOK_S
         self._pause_s = LOOK_S
+        self._vain = 0
         self._by_time = basis_of(cluster.profile.order) is Basis.TURN
         self._queues = QuotaTree(cluster.tree.queues.values())
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for a moment to come."""
-        return bool(self._at)
+        """Whether somebody waits for a moment to come; of looks at work that waits, not for ever."""
+        return bool(self._at) and (self._vain < LOOKS_IN_VAIN or self._at != {self._look_s})
 
     def woken(self, at_s: float) -> None:
         """One of the moments has come: that of `at_s`."""
@@ -108,9 +111,10 @@ class Wakes:
             if isinstance(decision, Reserve) and decision.at_s is not None:
                 self.at(decision.at_s)
         if any(isinstance(decision, Start | Stop | Resize) for decision in plan.decisions):
-            self._pause_s = LOOK_S
+            self._pause_s, self._vain = LOOK_S, 0
         if self._by_time and plan.waits and self._look_s <= self._cluster.now_s:
             # One look ahead at a time, or every event between two looks would begin a series of its own.
             self._look_s = self._cluster.now_s + self._pause_s
+            self._vain += 1
             self._pause_s = min(2.0 * self._pause_s, LONGEST_LOOK_S)
             self.at(self._look_s)

@@ -81,3 +81,37 @@ def test_the_series_knows_what_is_there() -> None:
 
     at = dict(zip(series.times_s.tolist(), series.capacity_gpus.tolist(), strict=True))
     assert (at[0.0], at[100.0], at[140.0]) == (8.0, 0.0, 8.0)
+
+
+def test_a_link_that_fails_makes_gangs_across_nodes_slow_and_leaves_others_alone() -> None:
+    models = SimModels(failures=failing(FaultKind.LINK, 100.0, 60.0, slowdown=2.0))
+    made = trace(job("wide", 0, 150, gpus=8, members=2), job("narrow", 0, 150, gpus=8))
+
+    wide, narrow = run(made, nodes(3), FIFO, models=models).records
+
+    assert (wide.ended_s, narrow.ended_s) == (100 + 60 + 20, 150)  # 100 s of work, 30 s in 60, 20 s
+
+
+def test_a_link_that_is_gone_ends_gangs_across_nodes_only() -> None:
+    models = SimModels(failures=failing(FaultKind.LINK, 100.0, 60.0))
+    made = trace(job("wide", 0, 150, gpus=8, members=2), job("narrow", 0, 150, gpus=8))
+
+    wide, narrow = run(made, nodes(3), replace(FIFO, retry_backoff_s=10.0), models=models).records
+
+    assert [(r.from_s, r.to_s) for r in narrow.runs] == [(0.0, 150.0)]
+    assert [(r.from_s, r.to_s) for r in wide.runs] == [(0.0, 100.0), (110.0, 160.0)]  # it fails, and tries again
+    assert wide.state is State.SUCCEEDED
+
+
+def test_a_rack_that_fails_takes_all_its_nodes() -> None:
+    law = FaultLaw(FaultKind.NODE, Fixed(100.0), Fixed(40.0), per="rack")
+    where = tuple(replace(node, topology=(("rack", f"r{n // 2}"),)) for n, node in enumerate(nodes(4)))
+    only = replace(law, labels=(("first", "yes"),))
+    where = tuple(replace(node, labels=(("first", "yes"),)) if n < 2 else node for n, node in enumerate(where))
+    made = trace(*(job(f"j{n}", 0, 150, gpus=8) for n in range(4)))
+
+    outcome = run(made, where, FIFO, models=SimModels(failures=FailureModel((only,))))
+
+    broken = [record.id for record in outcome.records if record.runs[0].to_s == 100.0]
+    at = dict(zip(outcome.series.times_s.tolist(), outcome.series.capacity_gpus.tolist(), strict=True))
+    assert len(broken) == 2 and (at[0.0], at[100.0], at[140.0]) == (32.0, 16.0, 32.0)
