@@ -12,13 +12,13 @@ Nothing is known of an application that serves, nor where none of these is there
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
-from rayorch.core.history import History, classes_of
+from rayorch.core.history import History, Sample, ServiceClass, classes_of
 from rayorch.core.service import run_s
 from rayorch.core.time_limits import limit_at_s
-from rayorch.core.types import Kind, Workload
+from rayorch.core.types import Kind, Workload, WorkloadId, WorkloadSpec
 
 MIN_NAMED = 5
 """So many of the same owner and name must have run longer to speak for it."""
@@ -29,21 +29,65 @@ STEP_SLACK = 1.25
 EXPECTED_SLACK = 2.0
 """What owners expect is taken to hold within this factor of the whole in nine of ten cases."""
 QUANTILES = (0.5, 0.9)
+MOST_CLASSES = 1024
+"""So many classes' samples are kept in order."""
 
 Remaining = tuple[float, float]
 """Seconds of work that are left, in half of all cases at most the first, in nine of ten at most the second."""
 
 
+class Seen:
+    """What forecasts of one turn need again in the next: to which classes work belongs, and how long samples took.
+
+    It only saves time. Whoever keeps it says `forget` of work that is gone.
+    """
+
+    __slots__ = ("_names", "_runs")
+
+    def __init__(self) -> None:
+        self._names: dict[WorkloadId, tuple[WorkloadSpec, tuple[str, ...]]] = {}
+        self._runs: dict[str, tuple[tuple[Sample, ...], list[float]]] = {}
+
+    def names(self, spec: WorkloadSpec) -> tuple[str, ...]:
+        """The classes of a workload, see `classes_of`."""
+        known = self._names.get(spec.id)
+        if known is None or known[0] is not spec:
+            known = self._names[spec.id] = (spec, classes_of(spec))
+        return known[1]
+
+    def forget(self, id: WorkloadId) -> None:
+        """It is gone, or another one."""
+        self._names.pop(id, None)
+
+    def runs_s(self, entry: ServiceClass) -> list[float]:
+        """How long the samples of a class ran, in order; not to be changed."""
+        known = self._runs.get(entry.name)
+        if known is None or known[0] is not entry.samples:
+            runs = _moved_on(*known, entry.samples) if known is not None else None
+            if len(self._runs) > MOST_CLASSES:
+                self._runs.clear()
+            known = self._runs[entry.name] = (entry.samples, runs or sorted(sample.run_s for sample in entry.samples))
+        return known[1]
+
+
+def _moved_on(old: tuple[Sample, ...], runs: list[float], new: tuple[Sample, ...]) -> list[float] | None:
+    """The run times in order after one more sample, for which the oldest may have gone; None: it is not that."""
+    gone = len(old) + 1 - len(new)
+    if not 0 <= gone <= 1 or old[gone:] != new[:-1]:
+        return None
+    for sample in old[:gone]:
+        del runs[bisect_left(runs, sample.run_s)]
+    insort(runs, new[-1].run_s)
+    return runs
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Quantiles of remaining time by what a history knows at `now_s`."""
+    """Quantiles of remaining time by what a history knows at `now_s`. `seen`: what former ones found out."""
 
     history: History
     now_s: float
-    _sorted: dict[str, list[float]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _known: dict[tuple[str, float, int], Remaining | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    seen: Seen = field(default_factory=Seen, repr=False, compare=False)
 
     def remaining(self, workload: Workload) -> Remaining | None:
         """Seconds that the workload's work will still take, None where nothing is known. O(log samples)."""
@@ -59,40 +103,48 @@ class Forecast:
         return (left_s, left_s) if found is None else (min(found[0], left_s), min(found[1], left_s))
 
     def _unbounded(self, workload: Workload, done_s: float) -> Remaining | None:
-        by_steps = _by_steps(workload, done_s)
-        if by_steps is not None:
+        spec = workload.spec
+        if spec.total_steps is not None and (by_steps := _by_steps(workload, done_s)) is not None:
             return by_steps
-        named, *coarse = classes_of(workload.spec)
-        found = self._from_class(named, done_s, MIN_NAMED)
-        expected_s = workload.spec.expected_s
-        if found is None and expected_s is not None and done_s < expected_s:
-            return (expected_s - done_s, EXPECTED_SLACK * expected_s - done_s)
-        for name in coarse:
-            found = found or self._from_class(name, done_s, MIN_COARSE)
-        return found
+        names = self.seen.names(spec)
+        found = self.by_name(names, done_s)
+        if found is not None:
+            return found
+        expected_s = spec.expected_s
+        if expected_s is not None and done_s < expected_s:
+            return expected(expected_s, done_s)
+        return self.coarsely(names, done_s)
+
+    def by_name(self, names: tuple[str, ...], done_s: float) -> Remaining | None:
+        """What finished work of the finest of these classes says of one that has run for so long."""
+        return self._from_class(names[0], done_s, MIN_NAMED)
+
+    def coarsely(self, names: tuple[str, ...], done_s: float) -> Remaining | None:
+        """The same of the first of the others that says anything."""
+        for name in names[1:]:
+            found = self._from_class(name, done_s, MIN_COARSE)
+            if found is not None:
+                return found
+        return None
 
     def _from_class(self, name: str, done_s: float, least: int) -> Remaining | None:
         """How long those of the class that ran longer than `done_s` went on; None if fewer than `least` did."""
-        if name not in self.history.classes:
+        entry = self.history.classes.get(name)
+        if entry is None or len(entry.samples) < least:
             return None
-        key = (name, done_s, least)
-        if key not in self._known:
-            self._known[key] = self._quantiles(name, done_s, least)
-        return self._known[key]
-
-    def _quantiles(self, name: str, done_s: float, least: int) -> Remaining | None:
-        entry = self.history.classes[name]
-        if len(entry.samples) < least:
-            return None
-        if name not in self._sorted:
-            self._sorted[name] = sorted(sample.run_s for sample in entry.samples)
-        samples = self._sorted[name]
+        samples = self.seen.runs_s(entry)
         first = bisect_right(samples, done_s)
         count = len(samples) - first
         if count < least:
             return None
-        half, most = (samples[first + math.ceil(q * count) - 1] - done_s for q in QUANTILES)
-        return (half, most)
+        half, most = QUANTILES
+        last = first - 1
+        return samples[last + math.ceil(half * count)] - done_s, samples[last + math.ceil(most * count)] - done_s
+
+
+def expected(expected_s: float, done_s: float) -> Remaining:
+    """What its owner's word for the whole says of work that has run for so long."""
+    return (expected_s - done_s, EXPECTED_SLACK * expected_s - done_s)
 
 
 def _by_steps(workload: Workload, done_s: float) -> Remaining | None:

@@ -11,6 +11,7 @@ and in that ends are quantiles of what is known instead of the user's limit alon
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rayorch.core.planning.charges import fits_quota
@@ -30,16 +31,21 @@ def backfill(draft: Draft, walk: Walk, timeline: Timeline) -> None:
     latest_s = max(draft.until.values())
     holders = set(draft.closed.values())
     failed: dict[Shape, float] = {}
-    looks = tries = 0
-    for claim, _ in walk.lacking():
-        looks += 1
-        if looks > knobs.most_looks or tries >= knobs.most_tries:
+    tries = 0
+    short = timeline.short(draft, latest_s - draft.facts.now_s)
+    for workload, rest in walk.lacking_among(short, knobs.most_looks):
+        if tries >= knobs.most_tries:
             return
+        shape = rest.shape
+        known_s = short.get(workload.spec.id)
+        if known_s is not None and rest.claim is None and known_s >= failed.get(shape, math.inf):
+            continue  # as most are: told without a claim
+        claim = walk.claim_of(workload, rest)
         if claim.grows or claim.id in holders:
             continue
         lengths_s = [timeline.longest_s(part.workload) for part in claim.parts or (claim,)]
         length_s = max((length for length in lengths_s if length is not None), default=None)
-        if length_s is None or None in lengths_s or length_s >= failed.get(claim.shape, float("inf")):
+        if length_s is None or None in lengths_s or length_s >= failed.get(shape, math.inf):
             continue
         ends_s = draft.facts.now_s + length_s
         if ends_s > latest_s or not all(fits_quota(claim, books.quota) for books in draft.both):
@@ -49,7 +55,7 @@ def backfill(draft: Draft, walk: Walk, timeline: Timeline) -> None:
             for part in claim.parts or (claim,):
                 walk.leave(part.id)
         else:
-            failed[claim.shape] = length_s
+            failed[shape] = length_s
 
 
 def _start(draft: Draft, claim: Claim, ends_s: float) -> bool:

@@ -11,8 +11,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from rayorch.core.forecast import Seen
 from rayorch.core.ordering import SortKey
 from rayorch.core.planning.claims import Gang, gang_of
+from rayorch.core.planning.lengths import Lengths
 from rayorch.core.types import QueueId, Workload, WorkloadId
 
 Entry = tuple[SortKey, Workload]
@@ -56,9 +58,13 @@ class Docket:
     Where a queue limits what each owner holds, each owner has lines of its own.
     """
 
-    def __init__(self, is_special: Callable[[Workload], bool], by_owner: Callable[[QueueId], bool]) -> None:
+    def __init__(
+        self, is_special: Callable[[Workload], bool], by_owner: Callable[[QueueId], bool], seen: Seen | None = None
+    ) -> None:
         self._is_special = is_special
         self._by_owner = by_owner
+        self._seen = seen if seen is not None else Seen()
+        self._lengths: Lengths | None = None
         self._gangs: dict[tuple[object, ...], Gang] = {}
         self._lines: dict[QueueId, dict[tuple[int, str], Line]] = {}
         self._places: dict[WorkloadId, _Place] = {}
@@ -90,6 +96,15 @@ class Docket:
             gang = self._gangs[key] = gang_of(spec)
         return gang
 
+    @property
+    def lengths(self) -> Lengths:
+        """The same by how long they will run; kept from the first time on that somebody asks."""
+        if self._lengths is None:
+            self._lengths = Lengths(self._seen)
+            for place in self._places.values():
+                self._lengths.put(place.workload)
+        return self._lengths
+
     # ------------------------------------------------------------ changes
 
     def put(self, workloads: Iterable[Workload], key: Key) -> None:
@@ -107,6 +122,8 @@ class Docket:
                 line = lines[_identity(gang), owner] = Line(queue, gang, owner)
             entry = (key(workload, gang), workload)
             self._places[id] = _Place(workload, line, entry[0])
+            if self._lengths is not None:
+                self._lengths.put(workload)
             line.top = max(line.top, workload.spec.priority)
             if self._is_special(workload):
                 self.special[id] = workload
@@ -126,6 +143,8 @@ class Docket:
             if place is None:
                 continue
             self.special.pop(id, None)
+            if self._lengths is not None:
+                self._lengths.drop(id)
             line = place.line
             del line.entries[bisect_left(line.entries, (place.key,))]
             if not line.entries:

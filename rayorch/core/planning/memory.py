@@ -18,6 +18,7 @@ from typing import TypeVar
 from rayorch.core.asked import AskedClass, task_classes
 from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
+from rayorch.core.forecast import Seen
 from rayorch.core.lost_time import rate_of
 from rayorch.core.ordering import Basis
 from rayorch.core.placement import PlacementView, TaskClass, capacity_by_model, looks_at_classes
@@ -87,7 +88,8 @@ class Memory:
         self.room = Room.of((), (), 0.0)
         self.idle = Room.of((), (), 0.0)
         self.quota = Quota(QuotaTree(()))
-        self.docket = Docket(is_special, self._limits_users)
+        self.seen = Seen()
+        self.docket = Docket(is_special, self._limits_users, self.seen)
         self.views: dict[str, View] = {}
         self.dirty: set[NodeId] = set()
         self.fresh: dict[WorkloadId, Workload] = {}
@@ -176,7 +178,7 @@ class Memory:
         self.quota = Quota(self._tree, snapshot.countables)
         for workload, amount in self._charged.values():
             self.quota.charge(workload.spec.queue, amount, workload.spec.owner, 1)
-        self.docket = Docket(is_special, self._limits_users)  # who limits users may be another one
+        self.docket = Docket(is_special, self._limits_users, self.seen)  # who limits users may be another one
         self.fresh = {id: workload for id, workload in self.workloads.items() if workload.state is State.PENDING}
 
     # ------------------------------------------------------------ lines and indexes
@@ -348,6 +350,7 @@ class Memory:
                 continue
             self._hold(workload, allocation, profile)
         if workload is None:
+            self.seen.forget(id)
             return
         if may_ask(workload):
             self._asking.add(id)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import NamedTuple
 
 from rayorch.core.forecast import Forecast
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.lengths import Found
 from rayorch.core.planning.seats import find
 from rayorch.core.room import Room
 from rayorch.core.time_limits import longest_s
@@ -18,8 +21,7 @@ MAX_PROBES = 24
 """Trial placements for one head; beyond that its time counts as unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """Seats that are expected to come free at `at_s`."""
 
     at_s: float
@@ -40,11 +42,15 @@ class Timeline:
     def __init__(self, draft: Draft) -> None:
         facts = draft.facts
         self.now_s = facts.now_s
-        self._forecast = Forecast(facts.snapshot.history, facts.now_s)
+        self.forecast = Forecast(facts.snapshot.history, facts.now_s, draft.memory.seen)
         self._learned = bool(facts.snapshot.history.classes)
         self._running: dict[WorkloadId, float] | None = None
         self._releases: list[Release] = []
         self._started = -1
+
+    def short(self, draft: Draft, most_s: float) -> Found:
+        """Those that wait in lines and are no longer than this (see `longest_s`)."""
+        return draft.memory.docket.lengths.within(self.forecast, most_s)
 
     def longest_s(self, workload: Workload) -> float | None:
         """How long it may hold its seats when it starts now, in nine of ten cases; None: nothing is known.
@@ -53,7 +59,7 @@ class Timeline:
         """
         if not self._known(workload):
             return None
-        found = self._forecast.remaining(workload)
+        found = self.forecast.remaining(workload)
         limit_s = longest_s(workload)
         if found is None or limit_s is None:
             return None if found is None else found[1]
@@ -76,20 +82,19 @@ class Timeline:
         if self._running is None:  # once a turn: most of what is looked at runs already
             held = draft.facts.held
             self._running = {id: at_s for id in held if (at_s := self._ends_s(draft, id)) is not None}
-        found = [
-            Release(at_s, draft.facts.held[id].members) for id, at_s in self._running.items() if id not in draft.stops
-        ]
+        held, stops = draft.facts.held, draft.stops
+        found = [Release(at_s, held[id].members) for id, at_s in self._running.items() if id not in stops]
         for id, start in draft.starts.items():
             at_s = self._ends_s(draft, id)
             if at_s is not None:
                 found.append(Release(at_s, start.members))
-        return sorted(found, key=lambda release: release.at_s)
+        return sorted(found, key=itemgetter(0))
 
     def _ends_s(self, draft: Draft, id: WorkloadId) -> float | None:
         workload = draft.facts.workloads[id]
         if workload.state is State.STOPPING or not self._known(workload):
             return None
-        left = self._forecast.remaining(workload)
+        left = self.forecast.remaining(workload)
         return None if left is None else self.now_s + left[0]
 
 

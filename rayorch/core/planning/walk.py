@@ -10,7 +10,7 @@ more important. What is asked of the walk afterwards (places in the order, who l
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.decisions import Wait
@@ -60,6 +60,11 @@ class Rest:
     claim: Claim | None = None
     verdict: Verdict | None = None
     dropped: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """What each of them asks for."""
+        return self.gang.shape if self.claim is None else self.claim.shape
 
 
 @dataclass(eq=False, slots=True)
@@ -300,10 +305,30 @@ class Walk:
         `only`: of which rests, asked once of each.
         """
         for workload, rest in self._in_order(lambda rest: rest.lacks and only(rest)):
-            if rest.claim is not None:
-                yield rest.claim, rest
-            else:
-                yield start_claim(workload, self._draft.prices.of_gang(rest.gang)), rest
+            yield self.claim_of(workload, rest), rest
+
+    def lacking_among(self, ids: Collection[WorkloadId], most: int) -> Iterator[tuple[Workload, Rest]]:
+        """Of the first `most` that wait for nothing but room those that are among these, in order.
+
+        Whoever is looked at by itself is among them. Where nobody else could come in between, and all are among the
+        first, the others are not even counted.
+        """
+        rests = [[rest for rest in queue.rests if rest.lacks] for queue in self._queues.values()]
+        lacking = [rest for found in rests for rest in found]
+        if not ids and all(rest.claim is None for rest in lacking):
+            return
+        if sum(1 for found in rests if found) == 1 and sum(len(rest.entries) for rest in lacking) <= most:
+            yield from self._in_order(lambda rest: rest.lacks, ids)
+            return
+        for count, (workload, rest) in enumerate(self._in_order(lambda rest: rest.lacks)):
+            if count >= most:
+                return
+            if rest.claim is not None or workload.spec.id in ids:
+                yield workload, rest
+
+    def claim_of(self, workload: Workload, rest: Rest) -> Claim:
+        """What one of a rest asks for."""
+        return rest.claim or start_claim(workload, self._draft.prices.of_gang(rest.gang))
 
     def leave(self, id: WorkloadId) -> None:
         """It starts after all."""
@@ -325,9 +350,22 @@ class Walk:
                 elif rest.lacks and rest.verdict is not None and rest.claim is None:
                     rest.verdict.more = (*rest.verdict.more, wait)
 
-    def _in_order(self, wanted: Callable[[Rest], bool]) -> Iterator[tuple[Workload, Rest]]:
+    def _in_order(
+        self, wanted: Callable[[Rest], bool], among: Collection[WorkloadId] | None = None
+    ) -> Iterator[tuple[Workload, Rest]]:
+        """Those of these rests; `among`: of those who are not looked at by themselves only these."""
         heap: list[tuple[SortKey, QueueId, Workload, Rest]] = []
         lines: dict[QueueId, Iterator[tuple[SortKey, int, Workload, Rest]]] = {}
+        for queue in self._queues.values():
+            rests = [rest for rest in queue.rests if wanted(rest)]
+            if rests:
+                entries = [_entries(number, rest, among) for number, rest in enumerate(rests)]
+                lines[queue.id] = heapq.merge(*entries) if len(entries) > 1 else entries[0]
+        if len(lines) == 1:  # nobody to be compared with
+            for _, _, workload, rest in next(iter(lines.values())):
+                if not rest.dropped and workload.spec.id not in self._left:
+                    yield workload, rest
+            return
 
         def push(queue: QueueId) -> None:
             entry = next(lines[queue], None)
@@ -336,10 +374,8 @@ class Walk:
                 asked = rest.claim or self._draft.prices.of_gang(rest.gang)
                 heapq.heappush(heap, (self._key(key, workload, asked, rest.gated), queue, workload, rest))
 
-        for queue in self._queues.values():
-            rests = [rest for rest in queue.rests if wanted(rest)]
-            lines[queue.id] = heapq.merge(*(_entries(number, rest) for number, rest in enumerate(rests)))
-            push(queue.id)
+        for id in lines:
+            push(id)
         while heap:
             _, id, workload, rest = heapq.heappop(heap)
             if not rest.dropped and workload.spec.id not in self._left:
@@ -347,8 +383,13 @@ class Walk:
             push(id)
 
 
-def _entries(number: int, rest: Rest) -> Iterator[tuple[SortKey, int, Workload, Rest]]:
-    for key, workload in rest.entries:
+def _entries(
+    number: int, rest: Rest, among: Collection[WorkloadId] | None
+) -> Iterator[tuple[SortKey, int, Workload, Rest]]:
+    entries = rest.entries
+    if among is not None and rest.claim is None:
+        entries = [entry for entry in entries if entry[1].spec.id in among]
+    for key, workload in entries:
         if rest.dropped:
             return
         yield key, number, workload, rest
