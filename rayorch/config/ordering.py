@@ -10,6 +10,11 @@ from pydantic import AfterValidator, Field
 from rayorch.config.fields import Duration, Items, Model
 from rayorch.config.profile import Knob
 
+RESTART_S = 30.0
+"""What a stop and a new start are taken to cost."""
+LEAST_SLICE_S = 5 * RESTART_S
+"""The shortest turn: a fifth of it is lost by then."""
+
 Weight = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Amount = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 
@@ -18,6 +23,15 @@ def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
     if list(values) != sorted(set(values)):
         raise ValueError(f"must rise, got {list(values)}")
     return values
+
+
+def _worth_a_stop(slice_s: float) -> float:
+    """A turn that is not much longer than what a stop and a start take does no work."""
+    if slice_s < LEAST_SLICE_S:
+        raise ValueError(
+            f"must be at least {LEAST_SLICE_S:.0f} s: changing turns takes about {RESTART_S:.0f} s of every slice"
+        )
+    return slice_s
 
 
 class OrderingSection(Model):
@@ -44,6 +58,7 @@ class OrderingSection(Model):
     gittins_delta_gpu_s: Weight | None = None
     rho_max: Amount | None = None
     auction_fairness: Annotated[float, Field(ge=0, le=1)] | None = None
+    slice: Annotated[Duration, AfterValidator(_worth_a_stop)] | None = None
 
     def to_knobs(self) -> dict[str, Knob]:
         """By the field names of OrderKnobs."""
@@ -54,5 +69,5 @@ class OrderingSection(Model):
         return knobs
 
 
-DURATIONS = frozenset({"usage_half_life", "usage_penalty", "age_max"})
+DURATIONS = frozenset({"usage_half_life", "usage_penalty", "age_max", "slice"})
 """Knobs that are lengths of time: in core their names end in `_s`."""

@@ -116,6 +116,7 @@ class OrderKnobs:
     `gittins_delta_gpu_s`: the quantum of service that is looked ahead; 0: the best one.
     `rho_max`: work whose finish-time fairness would be worse goes to the front of its priority. `auction_fairness`:
     what part of the apps that wait does not bid, 0 to 1 (Themis' f): near 1 only the one that is farthest behind does.
+    `slice_s`: how long a turn is where work takes turns (Gandiva).
     """
 
     strict_fifo: bool = False
@@ -139,6 +140,7 @@ class OrderKnobs:
     gittins_delta_gpu_s: float = 0.0
     rho_max: float = 2.0
     auction_fairness: float = 0.8
+    slice_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ def test_a_module_of_ones_own_may_have_a_short_name(tmp_path: Path, monkeypatch:
         ("lasThresholdsGpuS", [0]),
         ("priorityMax", 0),
         ("rhoMax", 0),
+        ("slice", "149s"),
         ("fairResources", "GPU"),
         ("strictFifo", 1),
         ("weightResources", {"GPU": -1}),

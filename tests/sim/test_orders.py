@@ -19,6 +19,9 @@ PROFILES = {
     "kueue": ProfileSettings(preset="kueue"),
     "volcano": ProfileSettings(preset="volcano"),
     "slurm": ProfileSettings(preset="slurm", ordering={"usage_half_life_s": 60.0}),
+    "turns": ProfileSettings(
+        policies={"order": "gandiva:owner_key"}, ordering={"slice_s": 15.0}, eviction={"by_order": True}
+    ),
     "strict usage": ProfileSettings(policies={"order": f"{ORDER}.usage:key"}, ordering={"strict_fifo": True}),
 }
 
