@@ -59,6 +59,10 @@ Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", help="KIND=TIME[,repair=4h,…]: node, device, link, slow or spot; repeatable."),
 ]
+Elastic = Annotated[
+    str | None, typer.Option("--elastic", help="0.5:2: jobs run with half to twice the members that they ask for.")
+]
+Serial = Annotated[float, typer.Option("--serial", help="Part of a step that more members don't shorten.")]
 PerJob = Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")]
 Fragmentation = Annotated[
     bool, typer.Option("--fragmentation/--no-fragmentation", help="Whether fragmentation is measured over time.")
@@ -97,6 +101,8 @@ def simulate(
     node_mtbf: NodeMtbf = None,
     node_repair: NodeRepair = "4h",
     fault: Faults = None,
+    elastic: Elastic = None,
+    serial: Serial = 0.05,
     per_job: PerJob = False,
     fragmentation: Fragmentation = True,
     parallel: Parallel = 0,
@@ -116,6 +122,7 @@ def simulate(
         seeds=options.numbers_of(seeds, "--seeds"),
         loads=load or (),
         jobs=jobs,
+        elastic=elastic,
         queues=() if queues is None else _queues(queues),
         quota_by_use=quota_by_use,
         models=options.models_of(
@@ -127,6 +134,7 @@ def simulate(
             node_mtbf=node_mtbf,
             node_repair=node_repair,
             faults=fault or (),
+            serial=serial,
         ),
         until_s=None if until is None else options.seconds(until, "--until"),
         resample=resample,

@@ -9,6 +9,7 @@ from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
 from rayorch.experiment.faults import laws_of
 from rayorch.sim.models import (
+    Amdahl,
     FailureModel,
     FaultKind,
     FaultLaw,
@@ -20,6 +21,7 @@ from rayorch.sim.models import (
     Told,
 )
 from rayorch.sim.models.distributions import Lognormal, Weibull
+from rayorch.sim.models.speed import SERIAL
 
 MOST_SEEDS = 10_000
 
@@ -63,13 +65,14 @@ def models_of(
     node_mtbf: str | None = None,
     node_repair: str = "4h",
     faults: Sequence[str] = (),
+    serial: float = SERIAL,
 ) -> SimModels:
     """The world as the options say; SpecError names the option that can't be right.
 
     `misstate`: "2" or "2:0.5", by which factor (and with what noise) owners misstate run times. `restart`: what each
     new attempt takes before it goes on. `checkpoint_every`: work between two checkpoints, which is what a failure
     costs; without it every moment is saved. `node_mtbf`: mean time between failures of one node. `faults`: further
-    ways to fail (`faults.laws_of`).
+    ways to fail (`faults.laws_of`). `serial`: the part of a step that further members of elastic work do not shorten.
     """
     if not 0.0 <= runtime_spread <= 10.0:
         raise SpecError("--runtime-spread", f"must be 0 to 10, got {runtime_spread}")
@@ -89,7 +92,9 @@ def models_of(
     if laws and any(law.key == laws[0].key for law in more):
         raise SpecError("--node-mtbf", "and --fault node=… exclude each other")
     laws += more
-    return SimModels(runtime, RestartModel(default=cost), FailureModel(laws))
+    if not 0.0 <= serial <= 1.0:
+        raise SpecError("--serial", f"must be 0 to 1, got {serial}")
+    return SimModels(runtime, RestartModel(default=cost), FailureModel(laws), scaling=Amdahl(serial))
 
 
 def _misstatement(text: str | None) -> Misstatement:
@@ -111,6 +116,18 @@ def seconds(text: str, field: str) -> float:
         return typed_duration_s(text)
     except ValueError as error:
         raise SpecError(field, str(error)) from error
+
+
+def sizes_of(text: str, field: str = "--elastic") -> tuple[float, float]:
+    """ "0.5:2": from half to twice. SpecError for anything else."""
+    low, _, high = text.partition(":")
+    try:
+        least, most = float(low), float(high)
+    except ValueError:
+        raise SpecError(field, f"must be LEAST:MOST such as 0.5:2, got {text!r}") from None
+    if not (0.0 < least <= 1.0 <= most <= 1000.0):
+        raise SpecError(field, f"must be from at most 1 to at least 1 times what is asked for, got {text!r}")
+    return least, most
 
 
 def reader_options(texts: Sequence[str]) -> dict[str, object]:

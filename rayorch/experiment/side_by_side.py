@@ -14,12 +14,12 @@ from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.faults import check_acts
 from rayorch.experiment.nodes import gpus_in, machines_of
-from rayorch.experiment.options import loads_of
+from rayorch.experiment.options import loads_of, sizes_of
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
 from rayorch.experiment.progress import Watcher, watcher
 from rayorch.experiment.store import Store, write_whole
-from rayorch.experiment.variants import Resample, quotas_by_use
+from rayorch.experiment.variants import Resample, elastic_as, quotas_by_use
 from rayorch.sim.generators import first_jobs
 from rayorch.sim.models import SimModels
 from rayorch.sim.readers import open_trace
@@ -113,6 +113,7 @@ def simulate(
     seeds: Sequence[int] = (0,),
     loads: Sequence[float | str] = (),
     jobs: int | None = None,
+    elastic: str | None = None,
     queues: Sequence[QueueSpec] = (),
     quota_by_use: bool = False,
     models: SimModels | None = None,
@@ -135,6 +136,7 @@ def simulate(
     "64x8:H100", a YAML file with a Cluster document, nodes, or None for the machines of the trace.
     `profiles`: presets by name, YAML files, "module:NAME", or Profile values.
     `loads`: offered loads that arrivals are compressed to; none: as they are. `jobs`: only the first so many.
+    `elastic`: "0.5:2", jobs run with half to twice the members that they ask for (`models.scaling`: how fast).
     `queues`: instead of the trace's or the cluster file's; `quota_by_use`: quotas in proportion to what each asks for.
     `resample`: "blocks", "weeks" or "fitted", by which each seed plays another trace like this one.
     `until_s`: end of the simulated time.
@@ -155,6 +157,8 @@ def simulate(
             raise SpecError("--jobs", f"must be at least 1, got {jobs}")
         title += f", first {min(jobs, len(loaded.jobs))} jobs"
         loaded = first_jobs(loaded, jobs)
+    if elastic is not None:
+        loaded = elastic_as(loaded, *sizes_of(elastic))
     machines = machines_of(cluster, loaded, racks)
     models = models if models is not None else SimModels()
     check_acts(models.failures, machines.nodes)

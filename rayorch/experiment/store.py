@@ -40,7 +40,7 @@ def code_digest() -> str:
 
 def trace_digest(trace: Trace) -> str:
     """Of its jobs. O(jobs)."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr(trace.speed).encode())
     asks: dict[int, str] = {}
     for job in trace.jobs:
         ask = asks.get(id(job.ask))
@@ -56,6 +56,7 @@ def trace_digest(trace: Trace) -> str:
             job.name,
             job.steps,
             job.status,
+            job.batch,
         )
         digest.update(f"{line!r} {ask}\n".encode())
     return digest.hexdigest()

@@ -64,6 +64,24 @@ def _in_blocks(trace: Trace, seed: int) -> Trace:
     return replace(trace, jobs=jobs)
 
 
+def elastic_as(trace: Trace, least: float, most: float) -> Trace:
+    """Every job that takes GPUs runs with `least` to `most` times the members that it asks for, at least one.
+
+    Those that are elastic already stay as they are.
+    """
+    known: dict[int, Ask] = {}
+
+    def of(ask: Ask) -> Ask:
+        found = known.get(id(ask))
+        if found is None:
+            fewest, largest = max(1, math.ceil(ask.members * least)), max(ask.members, int(ask.members * most))
+            able = ask.each.gpu_units and not ask.elastic and largest > fewest
+            found = known[id(ask)] = replace(ask, least=fewest, most=largest) if able else ask
+        return found
+
+    return replace(trace, jobs=tuple(replace(job, ask=of(job.ask)) for job in trace.jobs))
+
+
 def without_too_large(trace: Trace, nodes: Sequence[NodeSpec]) -> tuple[Trace, tuple[str, ...]]:
     """The jobs that the empty cluster can hold, and the names of the others with what they ask for.
 
@@ -106,7 +124,7 @@ def _fits(ask: Ask, kinds: Sequence[Kind]) -> bool:
 
 
 def _room(ask: Ask, kinds: Sequence[Kind]) -> bool:
-    return sum(count * _on_one(ask.each, total) for total, _, count in kinds) >= ask.members
+    return sum(count * _on_one(ask.each, total) for total, _, count in kinds) >= ask.fewest
 
 
 def _on_one(each: Resources, total: Resources) -> int:

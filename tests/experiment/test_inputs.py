@@ -15,7 +15,7 @@ from rayorch.experiment.nodes import from_file, from_words, gpus_in, machines_of
 from rayorch.experiment.plays import Inputs, play, plays_of
 from rayorch.experiment.profiles import fingerprint, profile_of, profiles_of
 from rayorch.experiment.store import trace_digest
-from rayorch.experiment.variants import Resample, quotas_by_use, resampled, without_too_large
+from rayorch.experiment.variants import Resample, elastic_as, quotas_by_use, resampled, without_too_large
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.models import Told
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
@@ -171,3 +171,26 @@ def test_every_profile_of_the_guide_plays_a_trace_to_its_end(path: Path) -> None
     (one,) = plays_of(inputs, [profile], [2.0], [0])
     figures = play(inputs, one).summary.figures
     assert figures["finished"] == 25.0
+
+
+def test_jobs_become_elastic_by_words() -> None:
+    assert options.sizes_of("0.5:2") == (0.5, 2.0)
+    for wrong in ("2", "2:0.5", "0:2", "0.5:0.9", "a:b", "nan:2", "0.5:inf"):
+        with pytest.raises(SpecError, match="--elastic: must be"):
+            options.sizes_of(wrong)
+    made = elastic_as(replace(TRACE, jobs=TRACE.jobs[:3]), 0.5, 2.0)
+    for before, after in zip(TRACE.jobs, made.jobs, strict=False):
+        members = before.ask.members
+        assert (after.ask.fewest, after.ask.members, after.ask.largest) == (-(-members // 2), members, 2 * members)
+        assert after.ask.elastic and not before.ask.elastic
+    assert elastic_as(made, 0.1, 9.0) == made  # what is elastic stays as it is
+    assert options.models_of(serial=0.2).scaling.serial == 0.2
+    with pytest.raises(SpecError, match="--serial"):
+        options.models_of(serial=1.5)
+
+
+def test_a_gang_is_too_large_only_when_its_fewest_members_are() -> None:
+    ask = Ask(4, Resources.of({"GPU": 8}), least=2, most=4)
+    jobs = (TraceJob("a", 0.0, 1.0, ask), TraceJob("b", 0.0, 1.0, replace(ask, least=3)))
+    kept, large = without_too_large(Trace("made", jobs), from_words("2x8").nodes)
+    assert [one.id for one in kept.jobs] == ["a"] and large == ("b (4 x 8 GPU)",)

@@ -20,6 +20,8 @@ from rayorch.sim.models.restart import RestartModel as RestartModel
 from rayorch.sim.models.runtime import RuntimeModel as RuntimeModel
 from rayorch.sim.models.runtime import RunTimes as RunTimes
 from rayorch.sim.models.runtime import Told as Told
+from rayorch.sim.models.speed import AMDAHL
+from rayorch.sim.models.speed import Amdahl as Amdahl
 from rayorch.sim.models.speed import SpeedModel as SpeedModel
 from rayorch.sim.models.streams import stream as stream
 
@@ -27,8 +29,9 @@ from rayorch.sim.models.streams import stream as stream
 @dataclass(frozen=True, slots=True)
 class SimModels:
     """The world of one run. The default: runs take what the trace says and are told so, restarts cost nothing,
-    nothing fails. `speed`: how fast work goes where it lies; None: everywhere alike. `provisioning` is fitted like the
-    rest and not drawn from in a run: a trace's nodes are all there are.
+    nothing fails. `speed`: how fast work goes where it lies; None: as the trace says, else everywhere alike. `scaling`:
+    how fast elastic work is with another number of members, where no speed model says it. `provisioning` is fitted like
+    the rest and not drawn from in a run: a trace's nodes are all there are.
     """
 
     runtime: RuntimeModel = RuntimeModel()
@@ -36,3 +39,4 @@ class SimModels:
     failures: FailureModel = FailureModel()
     provisioning: ProvisioningModel = ProvisioningModel()
     speed: SpeedModel | None = None
+    scaling: Amdahl = AMDAHL

@@ -213,6 +213,34 @@ class Application:
         """How long the whole training takes, undisturbed."""
         return self.advance(TrainingState(), placement, batch, math.inf)[1]
 
+    def best_s(self, placement: Sequence[int]) -> float:
+        """How long the whole training takes where each epoch has the trained batch size that makes most progress there.
+
+        Infinite where nothing near the placement was measured with any of them.
+        """
+        nodes = tuple(count for count in placement if count)
+        took_s = 0.0
+        for epoch in range(self.max_epochs):
+            best = max((rate for batch in self.validation if (rate := self._rate_or_0(nodes, batch, epoch))), default=0)
+            if best <= 0:
+                return math.inf
+            took_s += (self.progress_after(epoch + 1) - self.progress_after(epoch)) / best
+        return took_s
+
+    def trains_on(self, placement: Sequence[int]) -> bool:
+        """Whether something near the placement was measured with one of the trained batch sizes."""
+        nodes = tuple(count for count in placement if count)
+        return any(self._rate_or_0(nodes, batch, 0) > 0 for batch in self.validation)
+
+    def _rate_or_0(self, nodes: tuple[int, ...], batch: int, epoch: int) -> float:
+        local, accumulated = self.split(batch, sum(nodes))
+        if local < 1 or sum(nodes) * local * (accumulated + 1) < self.base_batch:
+            return 0.0
+        try:
+            return self.rate(nodes, batch, epoch)
+        except SpecError:
+            return 0.0
+
 
 def packed(replicas: int, per_node: int = 4) -> tuple[int, ...]:
     """A placement on as few nodes as there can be."""

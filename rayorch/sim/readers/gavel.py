@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rayorch.core.errors import SpecError
+from rayorch.sim.models.speed import TableSpeed
 from rayorch.sim.readers.rows import Refused, TraceBuilder, json_of, lines_of, members_of, number, whole
 from rayorch.sim.trace.model import Trace, TraceJob
 
@@ -75,26 +76,46 @@ def read(
     throughputs: str | Path | GavelThroughputs | None = None,
     gpu: str = REFERENCE,
     per_node: int = 0,
+    elastic: bool = False,
 ) -> Trace:
     """A trace of 10 or of 7 columns, separated by tabs: steps to do, number of GPUs (scale), arrival [s].
 
     A job runs for its steps at the throughput that it has alone on `gpu`, from `throughputs`. Types that were not
-    measured there are refused.
+    measured there are refused. `elastic`: members are of one GPU each, and a job runs with every number of them from
+    the smallest to the largest scale at which its type was measured, as fast as that; the trace then brings its speeds.
     """
+    if elastic and per_node:
+        raise SpecError("elastic", "and per_node exclude each other: what comes and goes are single GPUs")
     if throughputs is None:
         raise SpecError("throughputs", "is needed: how long steps take (simulation_throughputs.json)")
     table = throughputs if isinstance(throughputs, GavelThroughputs) else read_throughputs(throughputs)
     if gpu not in table.alone:
         raise SpecError("gpu", f"must be one of {', '.join(sorted(table.alone))}, got {gpu!r}")
     speeds = table.alone[gpu]
+    tables = tables_of(speeds) if elastic else {}
     builder = TraceBuilder("gavel", path)
     rows = ((line, text.split("\t")) for line, text in lines_of(path) if text.strip())
-    builder.each(rows, lambda line, cells: builder.add(_job(builder, cells, line, speeds, per_node)))
-    return builder.build(f"{len(NEW)} or {len(OLD)} columns separated by tabs")
+    builder.each(rows, lambda line, cells: builder.add(_job(builder, cells, line, speeds, per_node, tables)))
+    found = builder.build(f"{len(NEW)} or {len(OLD)} columns separated by tabs")
+    return replace(found, speed=TableSpeed(tables)) if elastic else found
+
+
+def tables_of(speeds: Mapping[JobType, float]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Of each job type: (GPUs, steps a second) at every scale at which it was measured, rising."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for (name, scale), speed in sorted(speeds.items()):
+        if speed > 0:
+            found.setdefault(name, []).append((scale, speed))
+    return {name: tuple(points) for name, points in found.items()}
 
 
 def _job(
-    builder: TraceBuilder, cells: list[str], line: int, speeds: Mapping[JobType, float], per_node: int
+    builder: TraceBuilder,
+    cells: list[str],
+    line: int,
+    speeds: Mapping[JobType, float],
+    per_node: int,
+    tables: Mapping[str, tuple[tuple[int, float], ...]],
 ) -> TraceJob:
     names = {len(NEW): NEW, len(OLD): OLD}.get(len(cells))
     if names is None:
@@ -106,11 +127,13 @@ def _job(
     if not speed:
         raise Refused(f"{row['type'][:60]!r} on {scale} GPUs was not measured")
     members, each = members_of(scale, per_node)
+    table = tables.get(row["type"])
+    sizes = (table[0][0], table[-1][0]) if table else (0, 0)
     return TraceJob(
         f"gavel-{line}",
         number(row["arrival"], "arrival_time"),
         steps / speed,
-        builder.ask(members, each),
+        builder.ask(members, each, sizes=sizes),
         priority=_priority(row.get("priority", "1")),
         name=builder.text(row["type"]),
         steps=steps,

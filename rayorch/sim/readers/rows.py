@@ -247,11 +247,15 @@ class TraceBuilder:
         memory_bytes: float = 0.0,
         models: Sequence[str] = (),
         others: Mapping[str, float] | None = None,
+        sizes: tuple[int, int] = (0, 0),
     ) -> Ask:
-        """The shape of a gang of equal members; amounts are of one member. Refused for one that nothing can be."""
+        """The shape of a gang of equal members; amounts are of one member. Refused for one that nothing can be.
+
+        `sizes`: the fewest and most members of one that is elastic.
+        """
         models = tuple(dict.fromkeys(model for model in models if model))
         extra = tuple(sorted((others or {}).items()))
-        key = (members, gpus, cpus, memory_bytes, models, extra)
+        key = (members, gpus, cpus, memory_bytes, models, extra, sizes)
         known = self._asks.get(key)
         if known is None:
             if members < 1:
@@ -263,7 +267,7 @@ class TraceBuilder:
                 raise Refused(f"asks for what can't be: {error}") from None
             if not each:
                 raise Refused("asks for nothing")
-            known = self._asks[key] = Ask(members, each, models)
+            known = self._asks[key] = Ask(members, each, models, least=sizes[0], most=sizes[1])
         return known
 
     @property

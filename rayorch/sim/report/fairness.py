@@ -87,6 +87,16 @@ def held_steps(records: Iterable[JobRecord]) -> Steps:
     )
 
 
+def asked_while_held(records: Iterable[JobRecord]) -> Steps:
+    """The GPUs that jobs asked for, of those that hold some."""
+    return Steps.of_changes(
+        change
+        for record in records
+        for run in record.runs
+        for change in ((run.from_s, record.gpus), (run.to_s, -record.gpus))
+    )
+
+
 def asked_steps(records: Iterable[JobRecord], end_s: float) -> Steps:
     """The GPUs that jobs hold or wait for, from their submission to their end."""
     return Steps.of_changes(

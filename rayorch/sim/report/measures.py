@@ -93,6 +93,16 @@ MEASURES: tuple[Measure, ...] = (
     Measure("preemptions", "preemptions", Unit.COUNT, Better.LESS, "how often the planner stopped a job"),
     Measure("preempted_jobs", "preempted jobs", Unit.COUNT, Better.LESS, "jobs that were stopped at least once"),
     Measure(
+        "resizes", "resizes", Unit.COUNT, Better.LESS, "how often the seats of elastic jobs changed while they ran"
+    ),
+    Measure(
+        "elastic_size",
+        "elastic size",
+        Unit.RATIO,
+        Better.NEITHER,
+        "GPUs that elastic jobs held / GPUs that they asked for, over the time in which they held any",
+    ),
+    Measure(
         "rho_worst",
         "worst rho",
         Unit.RATIO,

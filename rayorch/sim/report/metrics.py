@@ -9,7 +9,7 @@ import numpy as np
 
 from rayorch.core.types import QueueSpec, State
 from rayorch.sim.generators import offered_load
-from rayorch.sim.report.fairness import QueueShare, by_queue, held_steps, jain, queue_shares, rhos
+from rayorch.sim.report.fairness import QueueShare, asked_while_held, by_queue, held_steps, jain, queue_shares, rhos
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.over_time import Floats, Steps, parts
 from rayorch.sim.report.summary import Curve, Distribution, OverTime, Summary
@@ -111,6 +111,7 @@ def _counts(records: Sequence[JobRecord]) -> dict[str, float | None]:
         "unfinished": sum(not r.state.terminal and r.started_s is not None for r in records),
         "preemptions": sum(record.preemptions for record in records),
         "preempted_jobs": sum(record.preemptions > 0 for record in records),
+        "resizes": sum(record.resizes for record in records),
     }
 
 
@@ -147,6 +148,9 @@ def _use(outcome: Outcome, start_s: float, end_s: float, capacity: float) -> dic
         "lost_gpu_h": lost_gpu_s / 3600.0,
         "fragmentation": None,
     }
+    elastic = [(run, record.gpus) for record in outcome.records if record.elastic for run in record.runs]
+    if (asked_gpu_s := sum((run.to_s - run.from_s) * gpus for run, gpus in elastic)) > 0:
+        figures["elastic_size"] = sum((run.to_s - run.from_s) * run.gpus for run, _ in elastic) / asked_gpu_s
     if capacity <= 0:
         return figures
     figures["utilisation"] = _steps(outcome, series.allocated_gpus).mean(start_s, end_s) / capacity
@@ -196,8 +200,17 @@ def _over_time(outcome: Outcome, start_s: float, end_s: float) -> OverTime:
         means(series.waiting_gpus),
         means(series.waiting_jobs),
         () if series.fragmentation is None else means(series.fragmentation),
+        _elastic_sizes(outcome.records, edges),
         _held_by_queue(outcome.records, edges),
     )
+
+
+def _elastic_sizes(records: Sequence[JobRecord], edges: Floats) -> Curve:
+    elastic = [record for record in records if record.elastic]
+    if not elastic:
+        return ()
+    held, asked = held_steps(elastic).means(edges), asked_while_held(elastic).means(edges)
+    return _curve(np.divide(held, asked, out=np.zeros_like(held), where=asked > 0))
 
 
 def _held_by_queue(records: Sequence[JobRecord], edges: Floats) -> tuple[tuple[str, Curve], ...]:

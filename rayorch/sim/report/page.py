@@ -95,6 +95,7 @@ def _plots(at_load: Sequence[Group]) -> list[str]:
         plots.distribution(at_load, "rho", "Finish-time fairness rho", 0.1, "rho (log); fair up to 1"),
         plots.allocation(at_load),
         plots.share_over_time(at_load, "fragmentation", "Fragmentation: free GPUs that are of no use"),
+        plots.ratio_over_time(at_load, "elastic_size", "Elastic jobs: GPUs held over GPUs asked for"),
         plots.queue_parts(at_load),
         *(plots.holders(group.runs[0]) for group in at_load),
     ]

@@ -77,6 +77,20 @@ def share_over_time(groups: Sequence[Group], what: str, heading: str) -> str:
         return _svg(drawing, axes)
 
 
+def ratio_over_time(groups: Sequence[Group], what: str, heading: str) -> str:
+    """A curve as it is; the first seed of each profile. Empty where no run has it."""
+    known = [(n, g) for n, g in enumerate(groups) if getattr(g.runs[0].over_time, what)]
+    if not known:
+        return ""
+    with _style():
+        drawing, axes = _one(heading)
+        for n, group in known:
+            _stairs(axes, group.runs[0].over_time, getattr(group.runs[0].over_time, what), _colour(n), group.profile)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("hours")
+        return _svg(drawing, axes)
+
+
 def holders(run: Summary) -> str:
     """Who held what: GPUs by queue over time, one on top of the other."""
     over = run.over_time

@@ -27,7 +27,8 @@ class Distribution:
 @dataclass(frozen=True, slots=True)
 class OverTime:
     """Means over equal parts of the makespan; `edges_s` has one more. `held_by_queue`: GPUs, the largest queues first,
-    the rest together under "others"."""
+    the rest together under "others". `elastic_size`: GPUs that elastic jobs hold over those that they asked for, 0
+    where none runs; empty: there are none."""
 
     edges_s: Curve = ()
     allocated_gpus: Curve = ()
@@ -35,6 +36,7 @@ class OverTime:
     waiting_gpus: Curve = ()
     waiting_jobs: Curve = ()
     fragmentation: Curve = ()
+    elastic_size: Curve = ()
     held_by_queue: tuple[tuple[str, Curve], ...] = ()
 
 

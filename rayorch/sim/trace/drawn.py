@@ -20,6 +20,7 @@ class Drawn:
 
     def __init__(self, trace: Trace, models: SimModels, seed: int) -> None:
         self._models = models
+        self._speed = models.speed if models.speed is not None else trace.speed
         self._seed = seed
         self._costs: dict[str, RestartCost] = {}
         self._roles: dict[int, tuple[Role, ...]] = {}
@@ -43,6 +44,7 @@ class Drawn:
             kind=Kind.TRAIN,
             queue=QueueId(job.queue),
             roles=self._roles_of(job.ask),
+            resizable=job.ask.elastic,
             priority=job.priority,
             topology=job.ask.topology,
             accelerators=job.ask.models,
@@ -63,14 +65,24 @@ class Drawn:
             return 0.0
         return self._models.restart.draw(job.job.name, stream(self._seed, "restarts", job.id, attempt))
 
+    def resize_s(self, job: RunningJob, attempt: int) -> float:
+        """How long an attempt does not work when its seats change: its checkpoint, and what a restart takes."""
+        cost = job.cost
+        saves_s = cost.checkpoint_s if cost.on_request else 0.0
+        if not cost.restart_s and not cost.sigma:
+            return saves_s
+        named = stream(self._seed, "resizes", job.id, attempt, job.resizes)
+        return saves_s + self._models.restart.draw(job.job.name, named)
+
     def speed(self, job: RunningJob, members: tuple[Member, ...]) -> float:
         """Work done in a second on these seats, where all nodes are well."""
-        if self._models.speed is None:
-            return 1.0
+        if self._speed is None:
+            ask = job.job.ask
+            return self._models.scaling.relative(len(members), ask.members) if ask.elastic else 1.0
         units: dict[NodeId, int] = {}
         for member in members:
             units[member.node] = units.get(member.node, 0) + member.bundle.gpu_units
-        return self._models.speed.rate(job.job, tuple(-(-units[node] // UNIT) for node in sorted(units)))
+        return self._speed.rate(job.job, tuple(-(-units[node] // UNIT) for node in sorted(units)))
 
     def _cost(self, name: str) -> RestartCost:
         cost = self._costs.get(name)
@@ -81,5 +93,5 @@ class Drawn:
     def _roles_of(self, ask: Ask) -> tuple[Role, ...]:
         roles = self._roles.get(id(ask))
         if roles is None:
-            roles = self._roles[id(ask)] = (Role("worker", ask.each, ask.members, ask.members),)
+            roles = self._roles[id(ask)] = (Role("worker", ask.each, ask.fewest, ask.largest),)
         return roles

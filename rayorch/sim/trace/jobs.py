@@ -19,7 +19,7 @@ class RunningJob:
     it does not work; `rate`: work done in a second; `speed`: of that, what its seats make of it. `stamp` tells events
     that were scheduled for it from those that hold no more. `broken`: what it ran on is gone, or nothing of it can be
     saved. `saved_s`: what of the work of the attempt that ends is saved. `restarting`: it does not
-    work yet.
+    work yet. `resizes`: how often its seats have changed while an attempt ran.
     """
 
     job: TraceJob
@@ -46,6 +46,7 @@ class RunningJob:
     preemptions: int = 0
     lost_gpu_s: float = 0.0
     state: State = State.PENDING
+    resizes: int = 0
 
     @property
     def id(self) -> WorkloadId:
@@ -84,6 +85,12 @@ class RunningJob:
         self.count(now_s)
         self.since_s = None
 
+    def resize(self, now_s: float, saved_s: float) -> None:
+        """Its seats change while it pauses: so much of this attempt's work is saved, and the rest is done again."""
+        self.restarted(now_s)
+        self.lost_gpu_s += max(0.0, self.worked_s - saved_s) / self.rate * self.held_gpus
+        self.worked_s = min(self.worked_s, saved_s)
+
     def release(self, now_s: float, saved_s: float) -> None:
         """Its attempt is over, and so much of the work that it did is saved."""
         self.pause(now_s)
@@ -115,6 +122,8 @@ class RunningJob:
             self.preemptions,
             self.lost_gpu_s,
             self.state,
+            self.resizes,
+            job.ask.elastic,
         )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rayorch.core.types import NodeSpec, QueueSpec, Resources, TopologyRequest
+
+if TYPE_CHECKING:
+    from rayorch.sim.models.speed import SpeedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,18 +16,36 @@ class Ask:
     """What a job asks for; one object for all jobs that ask for the same (readers intern them).
 
     `members`: how many gang members, all alike. `each`: what one of them takes. `models`: GPU models that will do, in
-    order of preference; empty: any.
+    order of preference; empty: any. `least`, `most`: with how many members it runs at all; 0: with `members` only,
+    which is what its run time is for.
     """
 
     members: int
     each: Resources
     models: tuple[str, ...] = ()
     topology: TopologyRequest = TopologyRequest()
+    least: int = 0
+    most: int = 0
 
     @property
     def gpu_units(self) -> int:
         """Of all members together."""
         return self.members * self.each.gpu_units
+
+    @property
+    def fewest(self) -> int:
+        """Members that it starts with at least."""
+        return self.least or self.members
+
+    @property
+    def largest(self) -> int:
+        """Members that it can use at most."""
+        return self.most or self.members
+
+    @property
+    def elastic(self) -> bool:
+        """Whether it runs with other numbers of members, too."""
+        return self.largest > self.fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +56,7 @@ class TraceJob:
     asked for, on the reference model. `queue`: its queue (virtual cluster). `name`: application or job class, by which
     history is learned. `status`: how it ended in the trace: "", "succeeded", "failed" or "cancelled". `started_s`,
     `ended_s`: when it started and ended there, where that is known. `steps`: declared steps, where the job says so.
-    `line`: where in the file it stood.
+    `batch`: samples in a step of all members together, where it says so. `line`: where in the file it stood.
     """
 
     id: str
@@ -50,6 +72,7 @@ class TraceJob:
     ended_s: float | None = None
     steps: int | None = None
     line: int = 0
+    batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +88,8 @@ class Trace:
     """Jobs by (submit_s, order in the file).
 
     `nodes`: where the trace names the machines. `queues`: where it implies quotas. `refused`: the rows that could not
-    be used. `source`: the path, or the generator with its seed.
+    be used. `source`: the path, or the generator with its seed. `speed`: how fast its jobs go where they lie, where the
+    trace brings that.
     """
 
     name: str
@@ -74,3 +98,4 @@ class Trace:
     queues: tuple[QueueSpec, ...] = ()
     refused: tuple[BadRow, ...] = ()
     source: str = ""
+    speed: SpeedModel | None = field(default=None, repr=False)

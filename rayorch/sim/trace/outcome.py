@@ -30,6 +30,7 @@ class JobRecord:
     the time that was simulated. `runs`: every stretch that it held seats, in order; one that goes on at the end of the
     simulated time ends there. `preemptions`: how often the planner stopped it and it had to wait again. `lost_gpu_s`:
     GPU-seconds of work that had to be done again, and of starting over. `state`: SUCCEEDED when its work was done.
+    `resizes`: how often its seats changed while it ran; `elastic`: whether they may.
     """
 
     id: str
@@ -44,6 +45,8 @@ class JobRecord:
     preemptions: int = 0
     lost_gpu_s: float = 0.0
     state: State = State.PENDING
+    resizes: int = 0
+    elastic: bool = False
 
     @property
     def jct_s(self) -> float | None:

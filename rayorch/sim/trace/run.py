@@ -270,6 +270,8 @@ class _Loop:
             if job.job.steps is not None:
                 cluster.report(job.id, job.attempt, StepReported(int(job.job.steps * whole), now_s))
             at_s = workload.ready_s + saved_s / job.rate
+            if job.resizes:
+                at_s = min(at_s, now_s)  # it has gone at several rates
             step = int((job.job.steps or 1_000_000) * whole)
             cluster.report(job.id, job.attempt, CheckpointCommitted(step, "sim://", at_s))
         job.saved_s = saved_s
@@ -328,10 +330,27 @@ class _Loop:
         self._wakes.started(workload)
 
     def resized(self, workload: Workload, members: tuple[Member, ...]) -> None:
-        """Witness: it goes on with other seats."""
-        job = self._jobs[workload.spec.id]
+        """Witness: it goes on with other seats, from its checkpoint and after what a restart takes."""
+        now_s, job = self._cluster.now_s, self._jobs[workload.spec.id]
+        works = workload.ready_s is not None and not job.broken
+        if works:
+            job.pause(now_s)
+            job.resize(now_s, job.cost.saved_s(job.worked_s, True, self._drawn.mtbf_s(job.job)))
+        elif job.restarting:
+            job.restarted(now_s)
+            job.restarting = True
+        job.resizes += 1
         self._hold(job, workload.attempt, members)
-        self._diary.write(f"{self._cluster.now_s!r} resize {job.id} {' '.join(job.nodes)}\n")
+        self._diary.write(f"{now_s!r} resize {job.id} {len(members)} {' '.join(job.nodes)}\n")
+        if works:
+            job.stamp += 1
+            delay_s = self._drawn.resize_s(job, workload.attempt)
+            job.restarting = delay_s > 0
+            if delay_s > 0:
+                self._moments.put(now_s + delay_s, Moment.READY, job.id, job.stamp)
+            else:
+                self._begin(job, now_s)
+        self._wakes.resized(workload)
 
     def _hold(self, job: RunningJob, attempt: int, members: tuple[Member, ...]) -> None:
         """These seats in place of those that it had."""

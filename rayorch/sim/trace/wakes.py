@@ -63,7 +63,9 @@ class Wakes:
     # ------------------------------------------------------------ what has happened
 
     def started(self, workload: Workload) -> None:
-        """Until it has run for a while nobody may evict it; later its rank may fall."""
+        """Until it has run for a while nobody may evict it; later its rank may fall, and it may grow."""
+        if workload.spec.resizable:
+            self.at(self._cluster.now_s + self._profile.grow_cooldown_s)
         if not self._profile.preemption or workload.started_s is None:
             return
         if self._profile.eviction.by_order:
@@ -74,6 +76,11 @@ class Wakes:
         for length_s in (spec.min_runtime_s, self._profile.eviction.exempt_s, queue_s):
             if length_s > 0:
                 self.at(workload.started_s + length_s)
+
+    def resized(self, workload: Workload) -> None:
+        """What it gave back is free in this moment; later it may grow again."""
+        self._moments.put(self._cluster.now_s, Moment.WAKE, NOBODY, 0)
+        self.at(self._cluster.now_s + self._profile.grow_cooldown_s)
 
     def _rank(self, id: WorkloadId) -> None:
         """Ask again when its rank changes, if it runs and the order knows when that will be."""

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from rayorch.core.errors import SpecError
+from rayorch.core.types import Resources
 from rayorch.sim.models.measured import Application, TrainingState, load_application, load_applications, packed
+from rayorch.sim.models.speed import Amdahl, TableSpeed
 from rayorch.sim.models.throughput import GradientNoise, ThroughputModel, best_batch, load_throughput_models
+from rayorch.sim.readers import pollux
+from rayorch.sim.trace.model import Ask, TraceJob
 from tests.data import DATA, needs
 
 MODEL = ThroughputModel(0.1, 0.005, 0.08, 0.01, 0.02, 0.002, 2.0)
@@ -169,3 +173,56 @@ def test_undisturbed_jobs_finish_within_what_was_published() -> None:
                 close += took_s < alone_s * 1.05 + 150  # up to a round of 60 s, a restart of 30 s and one more
     assert total == 640 and close > 0.6 * total
     assert all(math.isfinite(app.duration_s((1,), app.base_batch)) for app in applications.values())
+
+
+# ---------------------------------------------------------------- speeds of elastic work
+
+
+def _asks(name: str, members: int, least: int, most: int, batch: int | None = None) -> TraceJob:
+    ask = Ask(members, Resources.of({"GPU": 1}), least=least, most=most)
+    return TraceJob("a", 0.0, 100.0, ask, name=name, batch=batch)
+
+
+def test_amdahl_by_hand() -> None:
+    law = Amdahl(0.1)
+    assert law.speedup(1) == 1.0 and law.speedup(11) == pytest.approx(5.5)
+    assert law.rate(_asks("x", 2, 1, 8), (4, 4)) == pytest.approx((8 / 1.7) / (2 / 1.1))
+    assert law.rate(_asks("x", 2, 1, 8), (2,)) == 1.0
+
+
+def test_a_table_lies_on_straight_lines_and_ends_flat() -> None:
+    speed = TableSpeed({"x": ((2, 10.0), (4, 18.0))})
+    job = _asks("x", 2, 1, 8)
+    assert [speed.rate(job, (gpus,)) for gpus in (1, 2, 3, 4, 8)] == pytest.approx([0.5, 1.0, 1.4, 1.8, 1.8])
+    assert speed.rate(_asks("y", 2, 1, 8), (4,)) == Amdahl().rate(_asks("y", 2, 1, 8), (4,))
+
+
+@needs("pollux")
+@pytest.mark.parametrize("mode", ["batch", "goodput"])
+def test_workloads_become_elastic_with_their_measured_speeds(mode: str) -> None:
+    path = DATA / "pollux" / "workloads" / "workload-6.csv"
+    fixed, made = pollux.read(path), pollux.read(path, elastic=mode)
+    assert fixed.speed is None and made.speed is not None
+    assert [job.duration_s for job in made.jobs] == [job.duration_s for job in fixed.jobs]
+    for job in made.jobs[:40]:
+        ask = job.ask
+        assert ask.fewest <= ask.members <= ask.largest and ask.elastic
+        rates = [made.speed.rate(job, packed(n)) for n in {ask.fewest, ask.members, ask.largest}]
+        assert all(0 < rate < 64 for rate in rates)
+        as_asked = made.speed.rate(job, packed(ask.members))
+        assert as_asked == pytest.approx(1.0) if mode == "batch" else as_asked >= 1 - 1e-9  # no batch is better
+        assert made.speed.rate(job, (1,) * ask.largest) > 0  # spread as nobody measured it
+
+
+@needs("pollux")
+def test_the_best_batch_of_each_epoch_is_never_slower_than_one_for_all() -> None:
+    application = load_application(DATA / "pollux" / "traces" / "cifar10")
+    for gpus in (1, 2, 4, 8):
+        where = packed(gpus)
+        best_s = application.best_s(where)
+        for batch in application.validation:
+            if application._rate_or_0(where, batch, 0):
+                assert best_s <= application.duration_s(where, batch) * (1 + 1e-9)
+    assert math.isinf(application.best_s(packed(10_000)))
+    with pytest.raises(SpecError, match="elastic: must be one of"):
+        pollux.read(DATA / "pollux" / "workloads" / "workload-6.csv", elastic="yes")

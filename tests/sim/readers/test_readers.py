@@ -361,6 +361,12 @@ def test_gavel(file: Callable[..., Path]) -> None:
     assert [line for line, _ in _refusals(trace)] == [2, 3]
     (job,) = open_trace(file(GAVEL_NEW), throughputs=gavel.read_throughputs(throughputs), per_node=8).jobs
     assert (job.submit_s, job.duration_s, job.priority, _gpus(job)) == (6.5, 200.0, 1, (1, 4.0))
+    grown = open_trace(file(GAVEL_OLD), throughputs=throughputs, elastic=True)
+    assert (grown.jobs[0].ask.fewest, grown.jobs[0].ask.members, grown.jobs[0].ask.largest) == (1, 1, 4)
+    assert grown.speed is not None  # 2 steps/s on one GPU, 8 on four
+    assert [grown.speed.rate(grown.jobs[0], (gpus,)) for gpus in (1, 2, 4)] == [1.0, 2.0, 4.0]
+    with pytest.raises(SpecError, match="exclude each other"):
+        gavel.read(file(GAVEL_NEW), throughputs, per_node=8, elastic=True)
     with pytest.raises(SpecError, match="throughputs"):
         open_trace(file(GAVEL_NEW))
     with pytest.raises(SpecError, match="gpu"):
