@@ -17,8 +17,10 @@ of the weights, so that it depends on no order.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 
 from rayorch.core.placement import TaskClass
 
@@ -43,69 +45,83 @@ def typical(classes: Iterable[TaskClass], covered: float = COVERED) -> tuple[Tas
     return tuple(found)
 
 
-class Fragmentation:
-    """F_n for the typical classes, prepared so that one node costs a few microseconds."""
+MOST_KNOWN = 200_000
+"""Kinds of nodes whose fragmentation is kept."""
 
-    __slots__ = ("_by_model", "_known", "classes", "total")
+Level = tuple[tuple[int, tuple[int, ...]], ...]
+"""For so many CPUs: what is needed of a device, rising, and how much weight is content when so many have room."""
+
+
+class Fragmentation:
+    """F_n for the typical classes, prepared so that one node costs a few microseconds.
+
+    Of a node's model and its CPUs it matters only for which classes they suffice: all that suffice for the same are
+    one level. Of its devices those that are full don't matter.
+    """
+
+    __slots__ = ("_by_model", "_known", "_levels", "_numbers", "classes", "total")
 
     def __init__(self, classes: Iterable[TaskClass]) -> None:
         self.classes = tuple(classes)
         self.total = sum(task.weight for task in self.classes)
-        self._by_model: dict[str, list[tuple[int, list[tuple[int, list[int], list[int]]]]]] = {}
-        self._known: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        self._levels: list[Level] = []
+        self._numbers: dict[Level, int] = {}
+        self._by_model: dict[str, tuple[list[int], list[int]]] = {}
+        self._known: dict[tuple[int, tuple[int, ...]], int] = {}
 
-    def of(self, model: str, cpu: int, devices: tuple[int, ...]) -> int:
+    def of(self, model: str, cpu: int, devices: Iterable[int]) -> int:
         """F_n times `total`, in GPU units."""
-        key = (model, cpu, devices)
+        return self.at(self.level(model, cpu), tuple(sorted(n for n in devices if n > 0)))
+
+    def level(self, model: str, cpu: int) -> int:
+        """The level of a node of this model with so many CPUs free."""
+        found = self._by_model.get(model)
+        if found is None:
+            found = self._by_model[model] = self._of_model(model)
+        cpus, numbers = found
+        return numbers[bisect_right(cpus, cpu)]
+
+    def at(self, level: int, free: tuple[int, ...]) -> int:
+        """The same as `of`: for a level, and what is free of the devices that are not full, in rising order."""
+        key = (level, free)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= 200_000:
+            if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            known = self._known[key] = self._of(model, cpu, devices)
+            known = self._known[key] = self._of(self._levels[level], free)
         return known
 
-    def _of(self, model: str, cpu: int, devices: tuple[int, ...]) -> int:
-        free = sum(devices)
+    def _of(self, level: Level, rising: tuple[int, ...]) -> int:
+        free, fit, full, below = sum(rising), len(rising), 0, 0
         found = free * self.total
-        if not free:
-            return 0
-        for each, demands in self._groups(model):
-            fit, below = 0, 0
-            for n in devices:
-                if n >= each:
-                    fit += 1
-                else:
-                    below += n
+        for each, content in level:
+            while fit and rising[full] < each:  # too full for this one and for all that need more
+                below += rising[full]
+                full, fit = full + 1, fit - 1
             if not fit:
-                break  # nor does any that needs more of a device
-            for count, cpus, weights in demands:
-                if count > fit:
-                    break
-                if position := bisect_right(cpus, cpu):
-                    found -= weights[position - 1] * (free - below)
+                break
+            found -= content[fit if fit < len(content) else -1] * (free - below)
         return found
 
-    def _groups(self, model: str) -> list[tuple[int, list[tuple[int, list[int], list[int]]]]]:
-        """The classes that may run on a model: by what they need of a device, then by how many devices, rising.
+    def _of_model(self, model: str) -> tuple[list[int], list[int]]:
+        """The numbers of CPUs at which a level ends and the next begins, and the numbers of the levels."""
+        able = [task for task in self.classes if task.each and (not task.models or model in task.models)]
+        cpus = sorted({task.cpu for task in able})
+        levels = [_content(task for task in able if task.cpu < cpu) for cpu in (*cpus, math.inf)]
+        for level in levels:
+            if level not in self._numbers:
+                self._numbers[level] = len(self._levels)
+                self._levels.append(level)
+        return cpus, [self._numbers[level] for level in levels]
 
-        Of each the CPUs that it needs, rising, and how much weight needs at most that many.
-        """
-        groups = self._by_model.get(model)
-        if groups is None:
-            found: dict[int, dict[int, list[TaskClass]]] = {}
-            for task in self.classes:
-                if task.each and (not task.models or model in task.models):
-                    found.setdefault(task.each, {}).setdefault(task.count, []).append(task)
-            groups = []
-            for each in sorted(found):
-                demands = []
-                for count in sorted(found[each]):
-                    tasks = sorted(found[each][count], key=lambda task: task.cpu)
-                    sums, sum_ = list[int](), 0
-                    for task in tasks:
-                        sum_ += task.weight
-                        sums.append(sum_)
-                    demands.append((count, [task.cpu for task in tasks], sums))
-                groups.append((each, demands))
-            self._by_model[model] = groups
-        return groups
+
+def _content(tasks: Iterable[TaskClass]) -> Level:
+    """Of classes for which the CPUs suffice."""
+    by_each: dict[int, dict[int, int]] = {}
+    for task in tasks:
+        counts = by_each.setdefault(task.each, {})
+        counts[task.count] = counts.get(task.count, 0) + task.weight
+    return tuple(
+        (each, tuple(accumulate(counts.get(count, 0) for count in range(max(counts) + 1))))
+        for each, counts in sorted(by_each.items())
+    )

@@ -11,7 +11,9 @@ members the count of each kind is a bound, and a trial decides.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heappush
+from typing import Final
 
 from rayorch.core.placement import PlacementView
 from rayorch.core.policy import SortKey
@@ -41,6 +43,8 @@ KEPT_BESTS, KEPT_CHANGES = 1024, 100_000
 """How many kinds of single seats are kept, and how many changes of nodes that one of them may have not seen."""
 KEPT_SCORES = 4096
 """How many scores are kept with what is free on equal nodes."""
+UNKNOWN: Final = (-1,)
+"""Stands for a score, or for what scores are kept under, that was not asked for yet; compared by identity."""
 
 
 def tidied(heap: list[tuple[SortKey, NodeId]], scores: Mapping[NodeId, SortKey]) -> None:
@@ -58,7 +62,7 @@ class View:
     def __init__(
         self,
         rooms: Callable[[], tuple[Room, ...]],
-        closed: Container[NodeId],
+        closed: Collection[NodeId],
         topology: Topology,
         score: NodeScore,
         log: Sequence[NodeId],
@@ -95,7 +99,7 @@ class View:
     def begin(
         self,
         rooms: Callable[[], tuple[Room, ...]],
-        closed: Container[NodeId],
+        closed: Collection[NodeId],
         score: NodeScore,
         log: Sequence[NodeId],
         memo: PlacementView | None = None,
@@ -301,13 +305,13 @@ class Best:
     Where the view keeps scores by what is free, a node that is like one that was looked at costs a look into a table.
     """
 
-    __slots__ = ("_bundle", "_heap", "_keys", "_models", "_scores", "_view", "seen", "seen_past", "used")
+    __slots__ = ("_bundle", "_heap", "_marks", "_models", "_scores", "_view", "seen", "seen_past", "used")
 
     def __init__(self, view: View, bundle: Resources, models: tuple[str, ...]) -> None:
         self._view = view
         self._bundle = bundle
         self._models = models
-        self._keys: dict[str, object] = {}  # under which scores are kept, by model; None: not of these models
+        self._marks: dict[str, object] = {}  # under which scores are kept, by model; None: not of these models
         self._heap: list[tuple[SortKey, NodeId]] = []
         self._scores: dict[NodeId, SortKey] = {}
         self.seen, self.seen_past = len(view.log), len(view.past)
@@ -325,8 +329,7 @@ class Best:
         if self.seen < len(log) or self.seen_past < len(past):
             due = {*past[self.seen_past :], *log[self.seen :]}
             self.seen, self.seen_past = len(log), len(past)
-            known = self._view.topology.paths
-            self._look_at([node for node in due if node in known])
+            self._look_at(filter(self._view.topology.paths.__contains__, due))
 
     def node(self) -> NodeId | None:
         """The best node now, None when no node takes the bundle."""
@@ -341,35 +344,28 @@ class Best:
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, bundle, scores, heap = self._view, self._bundle, self._scores, self._heap
-        closed, of_node, kept, keys = view.closed, view.topology.models, view.memo is not None, self._keys
+        closed, model_of, kept, marks = view.closed, view.topology.models.get, view.memo is not None, self._marks
+        shuts = len(closed) > 0
         rooms = view.rooms()
         slots, takers, others = rooms[0].slots, rooms[0].takers, rooms[1:]
         fresh = not heap
         for node in nodes:
             score = None
-            if node in takers and node not in closed:
-                model = of_node.get(node, "")
-                if model in keys:
-                    mark = keys[model]
-                elif self._models and model not in self._models:
-                    mark = keys[model] = None
-                else:
-                    mark = keys[model] = view.mark(bundle, model)
+            if node in takers and not (shuts and node in closed):
+                model = model_of(node, "")
+                mark = marks.get(model, UNKNOWN)
+                if mark is UNKNOWN:
+                    mark = self._marked(model)
                 if mark is not None:
                     slot = slots[node]
                     known = slot.state.known if kept else {}
-                    if mark in known:
-                        score = known[mark]
-                    else:
+                    score = known.get(mark, UNKNOWN)
+                    if score is UNKNOWN:
                         if len(known) >= KEPT_SCORES:
                             known.clear()
                         score = known[mark] = view.score(bundle, node, slot) if slot.fits(bundle) else None
-                    if score is not None:
-                        for room in others:
-                            if node not in room.takers or (
-                                (far := room.slots[node]) is not slot and not far.fits(bundle)
-                            ):
-                                score = None
+                    if others and score is not None and not _also_in(others, node, slot, bundle):
+                        score = None
             before = scores.get(node)
             if score is None:
                 if before is not None:
@@ -379,11 +375,22 @@ class Best:
                 if fresh:
                     heap.append((score, node))
                 else:
-                    heapq.heappush(heap, (score, node))
+                    heappush(heap, (score, node))
         if fresh:
             heapq.heapify(heap)
         else:
             tidied(heap, scores)
+
+    def _marked(self, model: str) -> object | None:
+        """Under which scores on nodes of the model are kept; None: it is not one of those that are wanted."""
+        wanted = not self._models or model in self._models
+        mark = self._marks[model] = self._view.mark(self._bundle, model) if wanted else None
+        return mark
+
+
+def _also_in(rooms: Iterable[Room], node: NodeId, slot: Slot, bundle: Resources) -> bool:
+    """Whether the node, which has room for the bundle in `slot`, has it in these rooms as well."""
+    return all(node in room.takers and ((far := room.slots[node]) is slot or far.fits(bundle)) for room in rooms)
 
 
 class Units:

@@ -8,11 +8,12 @@ Both matter: with exact scores it is no better than best fit, since small differ
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
 
 from rayorch.core.fragmentation import Fragmentation
 from rayorch.core.placement import NodeView, PlacementView, ScoreBasis, TaskClass, scored_by
 from rayorch.core.policy import SortKey
-from rayorch.core.types import CPU, UNIT, Resources
+from rayorch.core.types import CPU, GPU, UNIT, Resources
 from rayorch.policies.place import best_fit
 
 Gradient = tuple[int, int | None]
@@ -39,13 +40,17 @@ def device(bundle: Resources, node: NodeView, view: PlacementView) -> int | None
 
 def gradient(bundle: Resources, node: NodeView, view: PlacementView) -> Gradient | None:
     """None where it can't be told. The bundle fits on the node."""
-    if not view.classes or node.slot.layout.sized or any(name[3:4] == "-" for name, _ in bundle.items):
+    slot, cpus, units = node.slot, 0, 0
+    for name, n in bundle.items:
+        if name == GPU:
+            units = n
+        elif name == CPU:
+            cpus = n
+        elif name[3:4] == "-":  # gpu-…, mig-…
+            return None
+    if not view.classes or slot.layout.sized:
         return None
-    gradients = view.once(_gradients)
-    key = (node.model, node.slot.amounts.get(CPU, 0), node.devices, bundle.units(CPU), bundle.gpu_units)
-    if key not in gradients.known:
-        gradients.known[key] = gradients.of(*key)
-    return gradients.known[key]
+    return view.once(_gradients).of(node.model, slot.amounts.get(CPU, 0), slot.devices, cpus, units)
 
 
 class Gradients:
@@ -53,28 +58,41 @@ class Gradients:
 
     def __init__(self, classes: tuple[TaskClass, ...]) -> None:
         self.fragmentation = Fragmentation(classes)
-        self.known: dict[tuple[str, int, tuple[int, ...], int, int], Gradient | None] = {}
+        self.known: dict[tuple[int, int, tuple[int, ...], int], tuple[int, tuple[int, ...]]] = {}
 
-    def of(
-        self, model: str, cpu: int, devices: tuple[int, ...], cpus: int, units: int
-    ) -> tuple[int, int | None] | None:
+    def of(self, model: str, cpu: int, devices: tuple[int, ...], cpus: int, units: int) -> Gradient | None:
         """See `gradient`: so much is free, and so many CPUs and GPU units are taken."""
-        if len(self.known) > MOST_KNOWN:
-            self.known.clear()
-        fragmentation, left = self.fragmentation, cpu - cpus
-        before = fragmentation.of(model, cpu, tuple(sorted(devices)))
+        level = self.fragmentation.level
+        rising = sorted(devices)
+        key = (level(model, cpu), level(model, cpu - cpus), tuple(rising[bisect_right(rising, 0) :]), units)
+        known = self.known.get(key)
+        if known is None:
+            if len(self.known) > MOST_KNOWN:
+                self.known.clear()
+            known = self.known[key] = self._of(*key)
+        best, on = known
+        if len(on) < 2:
+            return best, devices.index(on[0]) if on else None
+        return best, min(map(devices.index, on))
+
+    def _of(self, now: int, then: int, rising: tuple[int, ...], units: int) -> tuple[int, tuple[int, ...]]:
+        """The highest score and, of a share, what is free of the devices on which it has that.
+
+        `now`, `then`: the levels of fragmentation by the CPUs that are free, and that will be.
+        """
+        at, total = self.fragmentation.at, self.fragmentation.total
+        before = at(now, rising)
         if not 0 < units < UNIT:
-            after = fragmentation.of(model, left, tuple(sorted(_without(devices, units))))
-            return quantised(before - after, fragmentation.total), None
-        best, chosen, tried = -1, None, set[int]()
-        for position, free in enumerate(devices):
-            if free >= units and free not in tried:
-                tried.add(free)
-                rest = sorted((*devices[:position], free - units, *devices[position + 1 :]))
-                found = quantised(before - fragmentation.of(model, left, tuple(rest)), fragmentation.total)
-                if found > best:
-                    best, chosen = found, position
-        return (best, chosen) if chosen is not None else None
+            return quantised(before - at(then, _without(rising, units)), total), ()
+        scores: dict[int, int] = {}
+        for position, free in enumerate(rising):
+            if free >= units and free not in scores:
+                left = [*rising[:position], *rising[position + 1 :]]
+                if free > units:
+                    insort(left, free - units)
+                scores[free] = quantised(before - at(then, tuple(left)), total)
+        best = max(scores.values(), default=-1)
+        return best, tuple(free for free, score in scores.items() if score == best)
 
 
 def quantised(change: int, total: int) -> int:
@@ -86,15 +104,14 @@ def _gradients(view: PlacementView) -> Gradients:
     return Gradients(view.classes)
 
 
-def _without(devices: tuple[int, ...], units: int) -> list[int]:
+def _without(rising: tuple[int, ...], units: int) -> tuple[int, ...]:
     """What is left when whole devices, and a fraction of a further one, are taken as a slot takes them."""
     whole, fraction = divmod(units, UNIT)
-    left = list(devices)
-    for position, free in enumerate(left):
-        if whole and free == UNIT:
-            left[position], whole = 0, whole - 1
+    left = list(rising)
+    for _ in range(min(whole, left.count(UNIT))):
+        left.remove(UNIT)
     if fraction:
-        able = [position for position, free in enumerate(left) if free >= fraction]
-        if able:
-            left[min(able, key=lambda p: (left[p], p))] -= fraction
-    return left
+        position = bisect_left(left, fraction)
+        if position < len(left) and (rest := left.pop(position) - fraction):
+            insort(left, rest)
+    return tuple(left)
