@@ -1,73 +1,52 @@
-"""What each policy wins and loses: the same jobs under each profile, against the default, on slices of Philly.
+"""What each setting wins and loses: the same jobs under each, against the default profile, on samples of two traces.
 
-    default_best   the default's average completion time over the best other profile's that is certainly better and not
-                   worse for large gangs, the worst of all loads (above 1: another one wins)
+    default_best   the default's average completion time over that of the best setting which differs from it in one
+                   thing, is certainly better over the loads of 0.8 and more, and makes large gangs wait no longer; the
+                   worst of all kinds of work (1: there is none)
 
-A table for each load is printed to stderr: the geometric mean over the slices of each figure over the default's, with
-its 95 % interval (Student's t on logarithms, slices as samples). Below 1 is better. `jct`: average completion time;
-`slow`: average bounded slowdown (of at least a minute's work); `gang`: average wait of jobs of 8 GPUs and more;
-`stops`: stopped runs per hundred jobs (not a ratio). The world is that of `benchmarks.las`. Jobs of more than
-8 hours or 16 GPUs are left out, so that a short slice is not the story of its one longest job.
-`--first N`: only the first N profiles: with 9, the default and those that differ from it in one setting.
+Printed to stderr is a table for each kind of work (`benchmarks.played.parts`) and load, and one over the loads of 0.8
+and more: the geometric mean over the samples of each figure over the default's, with its 95 % interval (Student's t on
+logarithms, samples as samples). Below 1 is better. `jct`: average completion time; `slow`: average bounded slowdown
+(of at least a minute's work); `gang`: average wait of jobs of 8 GPUs and more; `stops`: stopped runs per hundred jobs,
+and `lost`: % of the GPU-time that was lost by that (neither is a ratio); `fair`: Jain's index over queues of what they
+got of their quota. Every stop costs two minutes and the work since the last checkpoint, half an hour apart.
+
+`--kinds`, `--groups`: some of the kinds of work, and of the settings (`benchmarks.played.settings`), by commas.
+`--processes N`: so many runs at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
 
 from benchmarks.harness import arguments, report, say
-from benchmarks.las import FIFO, FJF, GPUS_PER_NODE, LAS, MODELS, mean, whole_trace
-from benchmarks.played.traces import nodes, shares, slice_of
-from rayorch.core.eviction import EvictionKnobs
-from rayorch.core.ordering import OrderKnobs
-from rayorch.core.policy import BackfillKnobs, Profile
-from rayorch.policies.default import DEFAULT
-from rayorch.policies.order import finish_time, gittins, las, remaining, smallest
-from rayorch.policies.place import spread
-from rayorch.policies.presets import kai, kueue, slurm, volcano, yunikorn
-from rayorch.policies.queue_order import drf, plain, share
-from rayorch.sim.generators import at_load, gpus_of
+from benchmarks.las import mean
+from benchmarks.played.parts import GPUS_PER_NODE, KINDS, Sample, sample
+from benchmarks.played.settings import BASE, GROUPS, Setting, chosen
 from rayorch.sim.report import compare
-from rayorch.sim.trace.model import Trace
+from rayorch.sim.report.fairness import jain, queue_shares
 from rayorch.sim.trace.run import run
 
-LONGEST_S, LARGEST_GPUS = 8 * 3600.0, 16
-BASE = "default"
 LOADS = (1.0, 1.3, 0.8, 0.5)
-STARTS = (12_000, 26_000, 36_000, 52_000, 62_000, 68_000, 72_000, 74_000)
-"""Where the slices begin: eight parts of the trace that have nothing in common."""
-
-PROFILES: Mapping[str, Profile] = {
-    BASE: DEFAULT,
-    "fifo, strict": FIFO,
-    "first fit (no held nodes)": FJF,
-    "no backfill": replace(DEFAULT, backfill=BackfillKnobs(heads=0)),
-    "queues by drf": replace(DEFAULT, queue_order=drf.key),
-    "queues by share": replace(DEFAULT, queue_order=share.key),
-    "no queues": replace(DEFAULT, queue_order=plain.key),
-    "spread": replace(DEFAULT, score=spread.score),
-    "no consolidation": replace(DEFAULT, eviction=EvictionKnobs(consolidate=False)),
-    "las": replace(DEFAULT, order=las.key),
-    "rho guardrail over las": replace(DEFAULT, order=finish_time.las_key),
-    "gittins": replace(DEFAULT, order=gittins.key),
-    "remaining": replace(DEFAULT, order=remaining.key),
-    "smallest": replace(DEFAULT, order=smallest.key),
-    "kai": kai.PRESET,
-    "kueue": kueue.PRESET,
-    "slurm": slurm.PRESET,
-    "volcano": volcano.PRESET,
-    "yunikorn": yunikorn.PRESET,
+HIGH = 0.8
+"""Below this load hardly anybody waits, and nothing is told apart."""
+WHOLE = ("profiles", "by order")
+"""Groups whose settings differ from the default in more than one thing."""
+SKIPPED: Mapping[str, tuple[str, ...]] = {
+    "openb": ("queues", "profiles"),  # it has one queue
+    "told": ("queues", "place", "models", "eviction", "victims", "profiles", "fifo", "ageing"),  # as in `gangs`
+    "gangs": ("models", "fifo", "ageing"),  # all nodes are alike, and so is all work in priority
+    "philly": ("models", "fifo", "ageing"),
 }
-
-BY_ORDER: Mapping[str, Profile] = {
-    "las, by order": LAS,
-    "las, by order, exempt 10 min": replace(LAS, eviction=EvictionKnobs(by_order=True, exempt_s=600.0)),
-    "las with promotion, by order": replace(LAS, order=las.promoting_key, ordering=OrderKnobs(las_promote=2.0)),
-}
-"""With `--by-order 1`: each stops thousands of runs, and takes ten times as long as the others."""
+"""Groups, and settings, that would only be the default again."""
+JOBS = {"gangs": 1, "told": 1, "philly": 2, "openb": 2}
+"""Work of one GPU needs more jobs until somebody waits: so many times `--jobs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,74 +57,136 @@ class Figures:
     slowdown: float
     gang_wait_s: float
     stops: float
+    lost: float
+    fair: float
 
 
-def play(profile: Profile, trace: Trace, load: float, node_count: int) -> Figures:
-    """One profile on one slice at one load."""
-    gpus = node_count * GPUS_PER_NODE
-    offered = at_load(trace, gpus, load)
-    made = run(offered, nodes(node_count, GPUS_PER_NODE), profile, queues=shares(trace, gpus), models=MODELS)
-    took = {job.id: job.duration_s for job in offered.jobs}
+def play(setting: Setting, part: Sample) -> Figures:
+    """One setting on one sample."""
+    made = run(part.trace, part.nodes, setting.profile, queues=part.queues, models=part.models, seed=part.seed)
+    took = {job.id: job.duration_s for job in part.trace.jobs}
     jct: list[float] = []
     slow: list[float] = []
     waits: list[float] = []
+    held = sum((ran.to_s - ran.from_s) * ran.gpus for record in made.records for ran in record.runs)
     for record in made.records:
-        assert record.ended_s is not None and record.started_s is not None, f"{record.id} has not ended"
+        assert record.ended_s is not None and record.started_s is not None, f"{setting.name}: {record.id} has not ended"
         jct.append(record.ended_s - record.submit_s)
         slow.append(max(1.0, jct[-1] / max(60.0, took[record.id])))
         if record.gpus >= GPUS_PER_NODE:
             waits.append(record.started_s - record.submit_s)
     stops = 100.0 * sum(record.preemptions for record in made.records) / len(jct)
-    return Figures(mean(jct), mean(slow), mean(waits), stops)
+    lost = 100.0 * sum(record.lost_gpu_s for record in made.records) / held
+    last_s = max(record.ended_s or 0.0 for record in made.records)
+    got = [share.got for share in queue_shares(made.records, part.queues, part.gpus, last_s) if share.got is not None]
+    return Figures(mean(jct), mean(slow), mean(waits), stops, lost, jain(got) or 0.0)
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     """(geometric mean, lower, upper end of the 95 % interval)."""
     found = compare.interval([math.log(ratio) for ratio in ratios])
-    assert found is not None, "there is a slice at least"
+    assert found is not None, "there is a sample at least"
     low, high = (0.0, math.inf) if found.half is None else (math.exp(found.low), math.exp(found.high))
     return math.exp(found.mean), low, high
 
 
-def _ratios(ours: Sequence[Figures], base: Sequence[Figures], name: str) -> tuple[float, float, float]:
-    """Of a figure over the default's; a second is added to waits, so that none divides by nothing."""
-    extra = 1.0 if name == "gang_wait_s" else 0.0
-    return interval([(getattr(a, name) + extra) / (getattr(b, name) + extra) for a, b in zip(ours, base, strict=True)])
+def ratios(ours: Sequence[Figures], base: Sequence[Figures], name: str) -> list[float]:
+    """Of a figure over the default's, by sample; a minute is added to waits, so that none is over next to nothing."""
+    extra = 60.0 if name == "gang_wait_s" else 0.0
+    return [(getattr(a, name) + extra) / (getattr(b, name) + extra) for a, b in zip(ours, base, strict=True)]
 
 
-def table(load: float, found: Mapping[str, Sequence[Figures]]) -> float:
-    """Print the table of one load; answers the default's average over the best that does large gangs no harm."""
-    say(f"\n| load {load:g} | jct | slow | gang | stops |\n|---|---|---|---|---|")
-    best = 1.0
-    for name, figures in found.items():
-        jct, slow, gang = (_ratios(figures, found[BASE], part) for part in ("jct_s", "slowdown", "gang_wait_s"))
-        cells = " | ".join(f"{middle:.3f} ({low:.2f}-{high:.2f})" for middle, low, high in (jct, slow, gang))
-        say(f"| {name} | {cells} | {mean([f.stops for f in figures]):.1f} |")
-        if jct[2] < 1 and gang[0] <= 1.0:
-            best = max(best, 1 / jct[0])
-    return best
+COMPARED = ("jct_s", "slowdown", "gang_wait_s")
+Ratios = Mapping[str, Sequence[float]]
+
+
+def row(name: str, of: Ratios, rest: Sequence[Figures]) -> str:
+    """A line of a table; in bold what is certainly better or worse."""
+    cells = []
+    for part in COMPARED:
+        middle, low, high = interval(of[part])
+        text = f"{middle:.3f} ({low:.2f}-{high:.2f})"
+        cells.append(f"**{text}**" if high < 1 or low > 1 else text)
+    cells += [f"{mean([getattr(f, part) for f in rest]):.1f}" for part in ("stops", "lost")]
+    return f"| {name} | {' | '.join(cells)} | {mean([f.fair for f in rest]):.3f} |"
+
+
+def table(title: str, found: Mapping[str, tuple[Ratios, Sequence[Figures]]]) -> None:
+    """Print one."""
+    say(f"\n| {title} | jct | slow | gang | stops | lost | fair |\n|---|---|---|---|---|---|---|")
+    for name, (of, rest) in found.items():
+        say(row(name, of, rest))
+
+
+def pooled(of: Sequence[Ratios]) -> Ratios:
+    """Each sample's geometric mean over loads: what a sample says at one load, it says much alike at the next."""
+    return {
+        part: [math.exp(mean([math.log(r) for r in at])) for at in zip(*(one[part] for one in of), strict=True)]
+        for part in COMPARED
+    }
+
+
+def better(of: Ratios) -> float:
+    """The default's average over this one's where it is certainly better and does large gangs no harm; else 1."""
+    middle, _, high = interval(of["jct_s"])
+    return max(1.0, 1 / middle) if high < 1 and interval(of["gang_wait_s"])[0] <= 1 else 1.0
+
+
+@cache
+def _sample(kind: str, seed: int, count: int) -> Sample:
+    return sample(kind, seed, count)
+
+
+Task = tuple[str, str, float, int]
+"""(setting, kind, load, seed)."""
+
+
+def played(task: Task, jobs: int) -> Figures:
+    """One run by its name: what a process of its own can be told."""
+    setting, kind, load, seed = task
+    return play(chosen("")[setting], _sample(kind, seed, JOBS[kind] * jobs).at(load))
+
+
+Map = Callable[[Callable[[Task], Figures], Sequence[Task]], Iterable[Figures]]
+
+
+def compared(kind: str, loads: Sequence[float], seeds: int, jobs: int, groups: str, runs: Map) -> float:
+    """All tables of one kind of work; answers `default_best`."""
+    settings = [s for s in chosen(groups).values() if not {s.name, s.group} & set(SKIPPED[kind])]
+    high: dict[str, list[tuple[Ratios, Sequence[Figures]]]] = {setting.name: [] for setting in settings}
+    for load in loads:
+        tasks = [(setting.name, kind, load, seed) for setting in settings for seed in range(seeds)]
+        flat = list(runs(partial(played, jobs=jobs), tasks))
+        by = {setting.name: flat[n * seeds : (n + 1) * seeds] for n, setting in enumerate(settings)}
+        found = {name: ({p: ratios(f, by[BASE], p) for p in COMPARED}, f) for name, f in by.items()}
+        table(f"{kind}, load {load:g}", found)
+        for name, one in found.items():
+            if load >= HIGH:
+                high[name].append(one)
+    over = {name: (pooled([o[0] for o in of]), [f for o in of for f in o[1]]) for name, of in high.items() if of}
+    table(f"{kind}, loads of {HIGH:g} and more", over)
+    alike = [setting.name for setting in settings if setting.group not in WHOLE and setting.name in over]
+    return max((better(over[name][0]) for name in alike), default=1.0)
 
 
 def main() -> int:
     """Run it; see the module's docstring."""
-    args = arguments(
-        "policies_table",
-        {"seeds": 2, "jobs": 150},
-        {"seeds": 5, "jobs": 300, "nodes": 4, "loads": 4, "by_order": 0, "first": 0},
-    )
-    whole = whole_trace()
-    jobs = tuple(job for job in whole.jobs if job.duration_s <= LONGEST_S and gpus_of(job) <= LARGEST_GPUS)
-    whole = replace(whole, jobs=jobs)
-    slices = [slice_of(whole, first, args.jobs) for first in STARTS[: args.seeds]]
+    words = argparse.ArgumentParser(add_help=False)
+    words.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
+    words.add_argument("--groups", default="", help=f"of {', '.join(GROUPS)}; default all")
+    if "--help" in sys.argv or "-h" in sys.argv:
+        say(words.format_help())
+    given, others = words.parse_known_args()
+    quick = {"seeds": 2, "jobs": 60, "loads": 1}
+    args = arguments("policies_table", quick, {"seeds": 5, "jobs": 200, "loads": 4, "processes": 1}, others)
     worst = 1.0
-    profiles = {**PROFILES, **BY_ORDER} if args.by_order else dict(PROFILES)
-    for name in list(profiles)[args.first or len(profiles) :]:
-        del profiles[name]
-    for load in LOADS[: args.loads]:
-        found: dict[str, list[Figures]] = {}
-        for name, profile in profiles.items():
-            found[name] = [play(profile, trace, load, args.nodes) for trace in slices]
-        worst = max(worst, table(load, found))
+    for kind in given.kinds.split(","):
+        shape = (kind, LOADS[: args.loads], args.seeds, args.jobs, given.groups)
+        if args.processes > 1:
+            with ProcessPoolExecutor(args.processes) as pool:
+                worst = max(worst, compared(*shape, pool.map))
+        else:
+            worst = max(worst, compared(*shape, map))
     return report("policies_table", {"default_best": worst}, args.check)
 
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.joint import lacking
+from rayorch.core.policy import Profile
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import Kind, QueueId, QueueMode, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.policies.default import DEFAULT
@@ -54,7 +55,12 @@ class Life:
     """One seed's cluster, and what its users have been promised."""
 
     def __init__(
-        self, seed: int, events: int = EVENTS, journal: SimJournal | None = None, rich: bool | None = None
+        self,
+        seed: int,
+        events: int = EVENTS,
+        journal: SimJournal | None = None,
+        rich: bool | None = None,
+        profile: Profile = PROFILE,
     ) -> None:
         self.seed = seed
         self.rich = seed % 5 < 2 if rich is None else rich
@@ -79,7 +85,7 @@ class Life:
             nodes,
             queues,
             faults=self.faults,
-            profile=PROFILE,
+            profile=profile,
             at_calls=False,
             tick_s=1.0,
             journal=journal if journal is not None else RecordJournal(),

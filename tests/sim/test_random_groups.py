@@ -13,6 +13,7 @@ import pytest
 
 from rayorch.core.capacity import GroupName, InstancePhase, NodeGroup
 from rayorch.core.decisions import WaitReason
+from rayorch.core.policy import Profile
 from rayorch.core.types import Kind, NodeId, Resources, State, TopologyRequest
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.autoscaler import SimAutoscaler
@@ -74,7 +75,7 @@ def a_play(rng: random.Random) -> GroupPlay:
     )
 
 
-def random_life(seed: int, rays: bool = False) -> CheckedCluster:
+def random_life(seed: int, rays: bool = False, profile: Profile = PROFILE) -> CheckedCluster:
     """A cluster after `EVENTS` random events, with everything in order again. `rays`: Ray's autoscaler decides."""
     rng = random.Random(seed)
     provider = SimProvider(groups_of(rng), seed)
@@ -85,7 +86,7 @@ def random_life(seed: int, rays: bool = False) -> CheckedCluster:
         nodes,
         queues,
         faults=faults,
-        profile=PROFILE,
+        profile=profile,
         at_calls=False,
         tick_s=1.0,
         provider=provider,
