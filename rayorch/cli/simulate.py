@@ -59,6 +59,11 @@ Faults = Annotated[
     list[str] | None,
     typer.Option("--fault", help="KIND=TIME[,repair=4h,…]: node, device, link, slow or spot; repeatable."),
 ]
+Provision = Annotated[
+    str | None, typer.Option("--provision", help="Nodes are ordered when needed and take so long (median), e.g. 3m.")
+]
+Refused = Annotated[float, typer.Option("--provision-refused", help="Part of the orders that is never filled.")]
+MinNodes = Annotated[int, typer.Option("--min-nodes", min=0, help="So many of each kind are never given back.")]
 Elastic = Annotated[
     str | None, typer.Option("--elastic", help="0.5:2: jobs run with half to twice the members that they ask for.")
 ]
@@ -103,6 +108,9 @@ def simulate(
     fault: Faults = None,
     elastic: Elastic = None,
     serial: Serial = 0.05,
+    provision: Provision = None,
+    provision_refused: Refused = 0.0,
+    min_nodes: MinNodes = 0,
     per_job: PerJob = False,
     fragmentation: Fragmentation = True,
     parallel: Parallel = 0,
@@ -123,6 +131,8 @@ def simulate(
         loads=load or (),
         jobs=jobs,
         elastic=elastic,
+        provision=provision is not None,
+        min_nodes=min_nodes,
         queues=() if queues is None else _queues(queues),
         quota_by_use=quota_by_use,
         models=options.models_of(
@@ -135,6 +145,8 @@ def simulate(
             node_repair=node_repair,
             faults=fault or (),
             serial=serial,
+            provision=provision,
+            refused=provision_refused,
         ),
         until_s=None if until is None else options.seconds(until, "--until"),
         resample=resample,

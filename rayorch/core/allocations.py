@@ -62,6 +62,10 @@ class Allocations:
         """All that is held or reserved."""
         return self._held
 
+    def is_free(self, node: NodeId) -> bool:
+        """Whether nobody holds a seat there."""
+        return node not in self._on_node
+
     def changes_since(self, version: int) -> AllocationChanges:
         """What a reader with this version lacks; one with a version of another incarnation gets everything."""
         changed = self._log.since(version)

@@ -147,6 +147,19 @@ class Inventory:
             self._holders[id] = holders.get(id, ()) if self._foreign[id] else ()
             self._join(id)
 
+    def set_idle(self, since_s: Mapping[NodeId, float | None]) -> None:
+        """Since when nothing at all is in use on these nodes, None while something is; for who knows it without a look
+        at all of them. O(nodes named)."""
+        for id in sorted(since_s):
+            at_s = since_s[id]
+            if id not in self._observed:
+                continue
+            if at_s is None:
+                self._idle_since_s.pop(id, None)
+            else:
+                self._idle_since_s[id] = at_s
+            self._join(id)
+
     def set_cordons(self, cordons: Mapping[NodeId, NodeCordoned]) -> None:
         """The cordons in force, from the queue owner."""
         self._cordons = dict(cordons)

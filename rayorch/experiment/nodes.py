@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayorch.config import Pool
+from rayorch.core.capacity import GroupName, NodeGroup
 from rayorch.core.errors import SpecError
 from rayorch.core.types import CPU, GPU, MODEL_LABEL, UNIT, Device, NodeId, NodeSpec, QueueSpec, Resources
 from rayorch.experiment.documents import cluster_in, documents_in, queues_in
 from rayorch.sim.trace.model import Trace
+from rayorch.sim.trace.supply import Supply
 
 FIELD = "--cluster"
+PROVISION = "--provision"
 MOST_NODES = 200_000
 MOST_GPUS = 1024
 AMPLE = {CPU: 1_000_000.0, "memory": 1e14}
@@ -24,11 +27,52 @@ _PART = re.compile(r"(\d+)x(\d+)(?::([A-Za-z0-9._-]+))?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """`words`: how it is called in a report. `queues`: where its file has some."""
+    """`words`: how it is called in a report. `queues`: where its file has some. `pools`: its nodes by kind, where it
+    consists of kinds."""
 
     nodes: tuple[NodeSpec, ...]
     words: str
     queues: tuple[QueueSpec, ...] = ()
+    pools: tuple[PoolNodes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNodes:
+    """So many nodes of one kind, like `node`. `spares`, `idle_s`, `preference`: as a node group has them."""
+
+    name: str
+    node: NodeSpec
+    most: int
+    spares: int = 0
+    idle_s: float | None = None
+    preference: int = 0
+
+
+def supplies_of(machines: Machines, least: int = 0) -> tuple[Supply, ...]:
+    """The cluster's pools as node groups that begin with `least` nodes (and their spares), and grow to what they are.
+
+    SpecError where the cluster does not consist of pools, or a pool is smaller than that.
+    """
+    if not machines.pools:
+        raise SpecError(PROVISION, "needs nodes of a short form without --racks, or pools of a Cluster document")
+    found = []
+    for pool in machines.pools:
+        if not 0 <= least <= pool.most:
+            raise SpecError("--min-nodes", f"must be 0 to {pool.most}, which {pool.name} may have, got {least}")
+        group = NodeGroup(
+            GroupName(pool.name),
+            pool.node.total,
+            min(pool.most, least + pool.spares),
+            least,
+            pool.most,
+            labels=tuple(sorted({**dict(pool.node.labels), **dict(pool.node.topology)}.items())),
+            model=pool.node.model,
+            spares=pool.spares,
+            idle_s=pool.idle_s,
+            preference=pool.preference,
+        )
+        found.append(Supply(group, pool.node))
+    return tuple(found)
 
 
 def gpus_in(nodes: Iterable[NodeSpec]) -> float:
@@ -74,11 +118,16 @@ def from_words(spec: str, racks: int | None = None) -> Machines:
     if racks is not None and not 1 <= racks <= total:
         raise SpecError("--racks", f"must be 1 to {total}, got {racks}")
     nodes: list[NodeSpec] = []
-    for count, gpus, model in kinds:
+    pools: list[PoolNodes] = []
+    for n, (count, gpus, model) in enumerate(kinds):
+        node = _node(0, Resources.of({GPU: gpus, **AMPLE}), model, None)
+        pools.append(PoolNodes(f"{(model or 'nodes').lower()}-{n}", node, count))
         for _ in range(count):
             rack = None if racks is None else len(nodes) * racks // total
             nodes.append(_node(len(nodes), Resources.of({GPU: gpus, **AMPLE}), model, rack))
-    return Machines(tuple(nodes), spec if racks is None else f"{spec} in {racks} racks")
+    if racks is not None:
+        return Machines(tuple(nodes), f"{spec} in {racks} racks")
+    return Machines(tuple(nodes), spec, pools=tuple(pools))
 
 
 def _node(number: int, total: Resources, model: str, rack: int | None) -> NodeSpec:
@@ -99,13 +148,17 @@ def from_file(path: Path) -> Machines:
     documents = documents_in(path, FIELD)
     cluster = cluster_in(documents, path, FIELD).to_core()
     nodes: list[NodeSpec] = []
+    pools: list[PoolNodes] = []
     for n, pool in enumerate(cluster.pools):
         if pool.max_count is None:
             raise SpecError(
                 f"spec.nodePools[{n}].maxNodes", f"{pool.name} must say how many nodes are simulated ({path})"
             )
         nodes += [_of_pool(pool, cluster.topology, len(nodes) + k) for k in range(pool.max_count)]
-    return Machines(tuple(nodes), f"{cluster.name} ({len(nodes)} nodes)", queues_in(documents))
+        if pool.max_count:
+            node, rest = _of_pool(pool, cluster.topology, 0), (pool.spares or 0, pool.idle_s, pool.preference or 0)
+            pools.append(PoolNodes(pool.name, node, pool.max_count, *rest))
+    return Machines(tuple(nodes), f"{cluster.name} ({len(nodes)} nodes)", queues_in(documents), tuple(pools))
 
 
 def _of_pool(pool: Pool, topology: tuple[str, ...], number: int) -> NodeSpec:

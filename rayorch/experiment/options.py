@@ -14,6 +14,7 @@ from rayorch.sim.models import (
     FaultKind,
     FaultLaw,
     Misstatement,
+    ProvisioningModel,
     RestartCost,
     RestartModel,
     RuntimeModel,
@@ -23,6 +24,8 @@ from rayorch.sim.models import (
 from rayorch.sim.models.distributions import Lognormal, Weibull
 from rayorch.sim.models.speed import SERIAL
 
+PROVISION_SIGMA = 0.35
+"""How much the time varies that a new node takes (log-normal): nine in ten are there after 1.6 times the median."""
 MOST_SEEDS = 10_000
 
 
@@ -66,17 +69,24 @@ def models_of(
     node_repair: str = "4h",
     faults: Sequence[str] = (),
     serial: float = SERIAL,
+    provision: str | None = None,
+    refused: float = 0.0,
 ) -> SimModels:
     """The world as the options say; SpecError names the option that can't be right.
 
-    `misstate`: "2" or "2:0.5", by which factor (and with what noise) owners misstate run times. `restart`: what each
+    `misstate`: "2" or "2:0.5", by which factor (and with what noise) owners misstate run times; "provision=0.5" what
+    profiles are told of new nodes; both by a comma. `restart`: what each
     new attempt takes before it goes on. `checkpoint_every`: work between two checkpoints, which is what a failure
     costs; without it every moment is saved. `node_mtbf`: mean time between failures of one node. `faults`: further
     ways to fail (`faults.laws_of`). `serial`: the part of a step that further members of elastic work do not shorten.
+    `provision`: how long a new node takes (the median); `refused`: what part of the orders is never filled.
     """
     if not 0.0 <= runtime_spread <= 10.0:
         raise SpecError("--runtime-spread", f"must be 0 to 10, got {runtime_spread}")
-    runtime = RuntimeModel(runtime_spread, Told.EXPECTED if told else Told.NOTHING, _misstatement(misstate))
+    stated = _misstatements(misstate)
+    if "provision" in stated and provision is None:
+        raise SpecError("--misstate", "provision=… needs --provision")
+    runtime = RuntimeModel(runtime_spread, Told.EXPECTED if told else Told.NOTHING, stated["run"])
     cost = RestartCost(
         0.0 if restart is None else seconds(restart, "--restart"),
         interval_s=0.0 if checkpoint_every is None else seconds(checkpoint_every, "--checkpoint-every"),
@@ -94,7 +104,40 @@ def models_of(
     laws += more
     if not 0.0 <= serial <= 1.0:
         raise SpecError("--serial", f"must be 0 to 1, got {serial}")
-    return SimModels(runtime, RestartModel(default=cost), FailureModel(laws), scaling=Amdahl(serial))
+    return SimModels(
+        runtime,
+        RestartModel(default=cost),
+        FailureModel(laws),
+        _provisioning(provision, refused, stated.get("provision", Misstatement())),
+        scaling=Amdahl(serial),
+    )
+
+
+def _provisioning(text: str | None, refused: float, misstated: Misstatement) -> ProvisioningModel:
+    if not 0.0 <= refused < 1.0:
+        raise SpecError("--provision-refused", f"must be from 0 to less than 1, got {refused}")
+    if text is None:
+        if refused:
+            raise SpecError("--provision-refused", "needs --provision")
+        return ProvisioningModel()
+    median_s = seconds(text, "--provision")
+    if median_s <= 0:
+        raise SpecError("--provision", "must be more than nothing")
+    return ProvisioningModel(Lognormal(median_s, PROVISION_SIGMA), refused=refused, misstated=misstated)
+
+
+def _misstatements(text: str | None) -> dict[str, Misstatement]:
+    """By what is misstated: "run" where nothing is said, and "provision"."""
+    found = {"run": Misstatement()}
+    seen: set[str] = set()
+    for part in () if text is None else text.split(","):
+        key, equals, value = part.strip().rpartition("=")
+        key = key if equals else "run"
+        if key not in ("run", "provision") or key in seen:
+            raise SpecError("--misstate", f"must be FACTOR[:NOISE] and provision=FACTOR[:NOISE], got {text!r}")
+        seen.add(key)
+        found[key] = _misstatement(value)
+    return found
 
 
 def _misstatement(text: str | None) -> Misstatement:

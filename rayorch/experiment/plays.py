@@ -21,6 +21,7 @@ from rayorch.sim.report.summary import Summary
 from rayorch.sim.trace.model import Trace
 from rayorch.sim.trace.outcome import JobRecord, Progress
 from rayorch.sim.trace.run import run
+from rayorch.sim.trace.supply import Supply
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Inputs:
     """What all runs of an experiment share. `trace`: with what the cluster can't hold. `title`, `cluster`: in words.
 
     `resample`: how each seed gets a trace of its own. `per_job`: also keep what became of each job. `fragmentation`:
-    measure it over time.
+    measure it over time. `groups`: the nodes come and go as these do; `nodes` are then all that there may be.
     """
 
     trace: Trace
@@ -41,6 +42,7 @@ class Inputs:
     resample: Resample = Resample.NONE
     per_job: bool = False
     fragmentation: bool = True
+    groups: tuple[Supply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def plays_of(
         inputs.until_s,
         inputs.resample,
         inputs.fragmentation,
+        inputs.groups,
     )
     base = key_of(shared)
     prints = [fingerprint(profile) for profile in profiles]
@@ -99,13 +102,14 @@ def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | No
         trace = at_load(trace, gpus_in(inputs.nodes), one.load)
     outcome = run(
         trace,
-        inputs.nodes,
+        () if inputs.groups else inputs.nodes,
         one.profile,
         queues=inputs.queues,
         models=inputs.models,
         seed=one.seed,
         until_s=inputs.until_s,
         fragmentation=inputs.fragmentation,
+        groups=inputs.groups,
         on_progress=on_progress,
     )
     found = summarise(

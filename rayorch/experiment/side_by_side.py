@@ -13,7 +13,7 @@ from rayorch.core.errors import SpecError
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.faults import check_acts
-from rayorch.experiment.nodes import gpus_in, machines_of
+from rayorch.experiment.nodes import gpus_in, machines_of, supplies_of
 from rayorch.experiment.options import loads_of, sizes_of
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
@@ -120,6 +120,8 @@ def simulate(
     until_s: float | None = None,
     resample: Resample | str = Resample.NONE,
     racks: int | None = None,
+    provision: bool = False,
+    min_nodes: int = 0,
     trace_format: str | None = None,
     trace_options: Mapping[str, object] | None = None,
     out: str | Path | None = None,
@@ -139,7 +141,8 @@ def simulate(
     `elastic`: "0.5:2", jobs run with half to twice the members that they ask for (`models.scaling`: how fast).
     `queues`: instead of the trace's or the cluster file's; `quota_by_use`: quotas in proportion to what each asks for.
     `resample`: "blocks", "weeks" or "fitted", by which each seed plays another trace like this one.
-    `until_s`: end of the simulated time.
+    `until_s`: end of the simulated time. `provision`: the cluster's nodes are ordered when they are needed, come after
+    what `models.provisioning` says, and are given back when they are idle; `min_nodes` of each kind stay.
     `out`: a folder in which every finished run is kept; `resume`: take from there what is finished already.
     `per_job`: keep what became of each job there too. `fragmentation`: measure it over time.
     `parallel`: so many runs at once on Ray; 0: in this process.
@@ -161,6 +164,9 @@ def simulate(
         loaded = elastic_as(loaded, *sizes_of(elastic))
     machines = machines_of(cluster, loaded, racks)
     models = models if models is not None else SimModels()
+    if min_nodes and not provision:
+        raise SpecError("--min-nodes", "needs --provision: all nodes are there all the time")
+    groups = supplies_of(machines, min_nodes) if provision else ()
     check_acts(models.failures, machines.nodes)
     found_queues = tuple(queues) or machines.queues or loaded.queues
     if quota_by_use:
@@ -176,6 +182,7 @@ def simulate(
         _resample(resample),
         per_job,
         fragmentation,
+        groups,
     )
     chosen = profiles_of([profiles] if isinstance(profiles, str | Profile) else profiles)
     if not seeds:

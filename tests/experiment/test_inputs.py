@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 from rayorch.core.errors import SpecError
 from rayorch.core.types import GPU, MODEL_LABEL, QueueId, Resources
 from rayorch.experiment import options
-from rayorch.experiment.nodes import from_file, from_words, gpus_in, machines_of
+from rayorch.experiment.nodes import from_file, from_words, gpus_in, machines_of, supplies_of
 from rayorch.experiment.plays import Inputs, play, plays_of
 from rayorch.experiment.profiles import fingerprint, profile_of, profiles_of
+from rayorch.experiment.side_by_side import simulate
 from rayorch.experiment.store import trace_digest
 from rayorch.experiment.variants import Resample, elastic_as, quotas_by_use, resampled, without_too_large
 from rayorch.policies.default import DEFAULT
@@ -194,3 +196,51 @@ def test_a_gang_is_too_large_only_when_its_fewest_members_are() -> None:
     jobs = (TraceJob("a", 0.0, 1.0, ask), TraceJob("b", 0.0, 1.0, replace(ask, least=3)))
     kept, large = without_too_large(Trace("made", jobs), from_words("2x8").nodes)
     assert [one.id for one in kept.jobs] == ["a"] and large == ("b (4 x 8 GPU)",)
+
+
+def test_a_cluster_of_kinds_becomes_node_groups(tmp_path: Path) -> None:
+    first, second = supplies_of(from_words("6x4:T4,2x8"), 1)
+    assert (first.group.name, first.group.replicas, first.group.min_replicas, first.group.max_replicas) == (
+        "t4-0",
+        1,
+        1,
+        6,
+    )
+    assert (second.group.name, second.group.max_replicas, second.node.total.gpu_units) == ("nodes-1", 2, 80_000)
+    assert [node.name for node in first.nodes()] == [f"t4-0-{n:05d}" for n in range(6)]
+    path = tmp_path / "c.yaml"
+    path.write_text(CLUSTER.replace("gpusPerNode: 4", "gpusPerNode: 4, spares: 1, idle: 5m, preference: 2"))
+    a, b = supplies_of(from_file(path))
+    assert (a.group.replicas, a.node.topology, a.node.group) == (0, (("rack", "r1"),), "a")
+    assert (b.group.replicas, b.group.spares, b.group.idle_s, b.group.preference) == (1, 1, 300.0, 2)
+    with pytest.raises(SpecError, match="--min-nodes: must be 0 to 1, which b"):
+        supplies_of(from_file(path), 2)
+    with pytest.raises(SpecError, match="--provision: needs nodes of a short form without --racks"):
+        supplies_of(from_words("4x8", racks=2))
+
+
+def test_options_of_new_nodes() -> None:
+    models = options.models_of(provision="3m", refused=0.25, misstate="2:0.5,provision=0.5")
+    assert models.provisioning.told_s("any", 0) == pytest.approx(0.5 * 180 * math.exp(0.35 * 1.2815515655446004))
+    assert models.provisioning.refused == 0.25 and models.runtime.misstated.factor == 2.0
+    for wrong in ("speed=2", "2,3", "provision=x", "provision="):
+        with pytest.raises(SpecError, match="--misstate: must be"):
+            options.models_of(misstate=wrong, provision="3m")
+    with pytest.raises(SpecError, match="--misstate: provision=… needs --provision"):
+        options.models_of(misstate="provision=2")
+    for refused, delay in ((1.0, "3m"), (-0.1, "3m"), (0.5, None)):
+        with pytest.raises(SpecError, match="--provision-refused"):
+            options.models_of(provision=delay, refused=refused)
+    with pytest.raises(SpecError, match="--provision: must be more"):
+        options.models_of(provision="0s")
+    with pytest.raises(SpecError, match="--min-nodes: needs --provision"):
+        simulate(TRACE, "4x8", min_nodes=1, progress=False)
+
+
+def test_an_experiment_with_nodes_that_come_and_go_costs_less_and_takes_longer() -> None:
+    fixed = simulate(TRACE, "4x8", jobs=20, progress=False).runs[0].figures
+    bought = simulate(TRACE, "4x8", jobs=20, provision=True, progress=False).runs[0].figures
+    assert bought["finished"] == fixed["finished"] == 20 and bought["nodes_added"]
+    assert (bought["jct_avg_s"] or 0) > (fixed["jct_avg_s"] or 0)
+    makespan = fixed["makespan_s"]
+    assert makespan is not None and fixed["node_h"] == pytest.approx(4 * makespan / 3600)

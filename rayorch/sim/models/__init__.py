@@ -1,8 +1,8 @@
 """What the simulated world does that no policy decides: run times, restarts, failures, new nodes.
 
 Each model is a small frozen value. `observed.fit` makes them from a live cluster's journal, a simulation *draws* from
-them, and each has a `misstated` knob: `told` is what somebody who believes it takes for true. Of these a run tells its
-policies run times, the one thing that they are told beforehand.
+them, and each has a `misstated` knob: `told` is what somebody who believes it takes for true. Of these a run tells run
+times, and how long new nodes take.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rayorch.sim.models.streams import stream as stream
 class SimModels:
     """The world of one run. The default: runs take what the trace says and are told so, restarts cost nothing,
     nothing fails. `speed`: how fast work goes where it lies; None: as the trace says, else everywhere alike. `scaling`:
-    how fast elastic work is with another number of members, where no speed model says it. `provisioning` is fitted like
-    the rest and not drawn from in a run: a trace's nodes are all there are.
+    how fast elastic work is with another number of members, where no speed model says it. `provisioning` is drawn from
+    where nodes come and go.
     """
 
     runtime: RuntimeModel = RuntimeModel()

@@ -18,6 +18,7 @@ class Unit(StrEnum):
     COUNT = "count"
     RATIO = "ratio"
     GPU_HOURS = "GPU-h"
+    NODE_HOURS = "node-h"
     RATE = "1/s"
 
 
@@ -92,6 +93,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure("lost_gpu_h", "lost", Unit.GPU_HOURS, Better.LESS, "work done again and starts over, in GPU-hours"),
     Measure("preemptions", "preemptions", Unit.COUNT, Better.LESS, "how often the planner stopped a job"),
     Measure("preempted_jobs", "preempted jobs", Unit.COUNT, Better.LESS, "jobs that were stopped at least once"),
+    Measure("node_h", "node-hours", Unit.NODE_HOURS, Better.LESS, "hours of nodes that were there, over the makespan"),
+    Measure("nodes_added", "nodes added", Unit.COUNT, Better.NEITHER, "nodes that were ordered and came"),
     Measure(
         "resizes", "resizes", Unit.COUNT, Better.LESS, "how often the seats of elastic jobs changed while they ran"
     ),

@@ -58,6 +58,7 @@ def summarise(
     figures |= _counts(records) | {"too_large": len(too_large)}
     figures |= _times("jct", jct) | _times("wait", wait) | _slowdowns(jct, duration)
     figures |= _use(outcome, start_s, end_s, capacity) | _fairness_figures(fairness, shares)
+    figures |= _nodes(outcome, start_s, end_s)
     figures |= {"events": outcome.events, "turns": outcome.turns, "cpu_s": outcome.cpu_s}
     figures["events_per_cpu_s"] = outcome.events / outcome.cpu_s if outcome.cpu_s > 0 else None
     return Summary(
@@ -161,6 +162,15 @@ def _use(outcome: Outcome, start_s: float, end_s: float, capacity: float) -> dic
     if series.fragmentation is not None:
         figures["fragmentation"] = _steps(outcome, series.fragmentation).mean(start_s, end_s) / capacity
     return figures
+
+
+def _nodes(outcome: Outcome, start_s: float, end_s: float) -> dict[str, float | None]:
+    """What the cluster cost; of a node that was there longer only the part within the makespan."""
+    of_groups = sum(max(0.0, min(end_s, stay.to_s) - max(start_s, stay.from_s)) for stay in outcome.stays)
+    return {
+        "node_h": (outcome.fixed_nodes * (end_s - start_s) + of_groups) / 3600.0,
+        "nodes_added": sum(stay.from_s > 0 for stay in outcome.stays),
+    }
 
 
 def _fairness_figures(fairness: Floats, shares: Sequence[QueueShare]) -> dict[str, float | None]:

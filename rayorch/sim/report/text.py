@@ -37,6 +37,8 @@ def _sized(unit: Unit, value: float, scale: float, bare: bool = False) -> str:
             return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
         case Unit.GPU_HOURS:
             return f"{value:,.1f}{'' if bare else ' GPU-h'}"
+        case Unit.NODE_HOURS:
+            return f"{value:,.1f}{'' if bare else ' node-h'}"
         case Unit.RATE:
             return f"{value:,.0f}{'' if bare else ' /s'}"
         case Unit.RATIO:

@@ -7,7 +7,7 @@ that die and calls that get lost; the decisions, and the checks when they are co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,12 +15,12 @@ from rayorch.core.allocations import Allocations, gang_of
 from rayorch.core.asked import AskedClass
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
-from rayorch.core.decisions import Cordon, Decision, Plan, Resize, Start, Stop
+from rayorch.core.decisions import Cordon, Decision, Plan, Resize, Scale, Start, Stop
 from rayorch.core.endings import Facts, ending
 from rayorch.core.errors import RayorchError
 from rayorch.core.events import AttemptEnded, Event
 from rayorch.core.history import History
-from rayorch.core.inventory import Inventory
+from rayorch.core.inventory import Inventory, with_groups
 from rayorch.core.lifecycle import Move
 from rayorch.core.policy import Profile
 from rayorch.core.queues import QueueTree
@@ -29,6 +29,7 @@ from rayorch.core.rows import Table
 from rayorch.core.runners import RunnerKey, RunnerPhase, RunnerView
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
+    UNIT,
     Allocation,
     Member,
     MemberPhase,
@@ -43,6 +44,7 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
+from rayorch.sim.trace.supply import JUST_AFTER_S, Supplies
 
 FIXED = Capacity(fixed=True)
 """The nodes of a trace are all that there will ever be."""
@@ -82,7 +84,12 @@ class TraceCluster:
     """
 
     def __init__(
-        self, nodes: Sequence[NodeSpec], queues: Sequence[QueueSpec], profile: Profile, start_s: float = 0.0
+        self,
+        nodes: Sequence[NodeSpec],
+        queues: Sequence[QueueSpec],
+        profile: Profile,
+        start_s: float = 0.0,
+        supplies: Supplies | None = None,
     ) -> None:
         self.profile = profile
         self.planned = without_leases(profile)
@@ -91,7 +98,10 @@ class TraceCluster:
         self.tree = QueueTree()
         self.books = Allocations(1)
         self.inventory = Inventory(1)
-        self._up = {node.id: node for node in nodes}
+        self.supplies = supplies
+        first = supplies.first if supplies is not None else ()
+        self._up = {node.id: node for node in (*nodes, *first)}
+        self._used_s = {node.id: start_s for node in first}  # when seats there have come or gone, since it was looked
         self._versions = Versions(0, -1, -1)
         self._queues: tuple[QueueSpec, ...] = ()
         self._workloads: Table[WorkloadId, Workload] = Table()
@@ -99,8 +109,11 @@ class TraceCluster:
         self._allocations: Table[RunnerKey, Allocation] = Table()
         self.history = History()
         self._asked: tuple[AskedClass, ...] = ()
-        self.inventory.observe(tuple(nodes), start_s)
-        self.tree.set_capacity(self.inventory.shapes())
+        self.inventory.observe(tuple(self._up.values()), start_s)
+        if supplies is None:
+            self.tree.set_capacity(self.inventory.shapes())
+        else:
+            self.tree.set_capacity(with_groups(self.inventory.shapes(), (), supplies.shapes))
         for queue in queues:
             self.record(self.tree.set_queue(queue, start_s))
         self.record(self.tree.set_half_life(profile.ordering.usage_half_life_s, start_s))
@@ -119,6 +132,8 @@ class TraceCluster:
         before = self._versions
         queues = self.tree.changes_since(before.queues)
         books = self.books.changes_since(before.allocations)
+        if self.supplies is not None:
+            self._see_idle(self.supplies)
         for gone in (*queues.forgotten, *queues.folded):
             self._workloads.drop(gone)
         for workload in queues.workloads:
@@ -147,7 +162,7 @@ class TraceCluster:
             workloads=self._workloads.rows(),
             nodes=self._nodes.rows(),
             allocations=self._allocations.rows(),
-            capacity=FIXED,
+            capacity=FIXED if self.supplies is None else self.supplies.capacity(self.inventory.nodes, self.now_s),
             history=self.history,
             asked=self._asked,
             countables=queues.countables,
@@ -181,6 +196,8 @@ class TraceCluster:
                     self._stop(first)
                 case Resize():
                     self._resize(first)
+                case Scale() if self.supplies is not None:
+                    return [self._scale(first, self.supplies)]
                 case Cordon():
                     self.record(self.tree.cordon(first.node, first.reason, None, self.now_s))
                     self.inventory.set_cordons(self.tree.cordons)
@@ -202,6 +219,7 @@ class TraceCluster:
                 gang = gang_of(spec, start.members)
                 id, attempt, made = start.workload, start.attempt, f"{start.workload}/{start.attempt}"
                 books.reserve(id, attempt, start.members, self.inventory.nodes, now_s, deadline_s, gang, made)
+                self._use(start.members)
                 reserved.append(start)
             self.record(self.tree.commit_start(starts[0], versions, now_s, tuple(starts[1:])))
         except RayorchError:
@@ -218,6 +236,40 @@ class TraceCluster:
         if events:
             self.witness.told_to_stop(self.tree.workloads[stop.workload], stop.order)
 
+    def _scale(self, scale: Scale, supplies: Supplies) -> Outcome:
+        """Each change of a node group by itself: one that is refused keeps no other back."""
+        refused = []
+        for change in scale.changes:
+            try:
+                gone = supplies.change(change, self.now_s)
+            except RayorchError as error:
+                refused.append(str(error))
+                self.witness.refused(scale, str(error))
+                continue
+            if gone:
+                self.change_nodes([node.id for node in gone], ())
+                for node in gone:
+                    self.inventory.forget(node.id)
+        return Outcome(scale, not refused, "; ".join(refused))
+
+    def _use(self, members: Iterable[Member]) -> None:
+        """Seats there have come, or gone, in this moment."""
+        if self.supplies is not None:
+            self._used_s.update(dict.fromkeys((member.node for member in members), self.now_s))
+
+    def _see_idle(self, supplies: Supplies) -> None:
+        """Nodes of groups where nobody has held a seat since some time; the plan is asked when it is long enough."""
+        since: dict[NodeId, float | None] = {}
+        for id, used_s in self._used_s.items():
+            node = self.inventory.nodes.get(id)
+            after_s = supplies.idle_after_s(node) if node is not None else None
+            if node is not None and after_s is not None:
+                since[id] = used_s if self.books.is_free(id) else None
+                if since[id] is not None:
+                    supplies.wake(used_s + after_s + JUST_AFTER_S)
+        self._used_s.clear()
+        self.inventory.set_idle(since)
+
     def _resize(self, resize: Resize) -> None:
         """Seats come and go in one moment: nobody is asked to leave them first."""
         id, attempt, now_s = resize.workload, resize.attempt, self.now_s
@@ -227,6 +279,7 @@ class TraceCluster:
         if resize.add:
             deadline_s = now_s + self.profile.start_deadline_s
             self.books.grow(id, attempt, resize.add, self.inventory.nodes, now_s, deadline_s)
+            self._use(resize.add)
         try:
             self.record(self.tree.commit_resize(resize, (*staying, *resize.add), now_s))
         except RayorchError:
@@ -243,6 +296,7 @@ class TraceCluster:
 
     def _remove(self, id: WorkloadId, attempt: int, surpluses: set[int] | None) -> None:
         held = self.books.allocations.get((id, attempt))
+        self._use(held.members if held is not None else ())
         for surplus in sorted({m.surplus for m in held.members}) if held is not None else ():
             if surpluses is None or surplus in surpluses:
                 self.books.removed(id, attempt, surplus)
@@ -291,10 +345,25 @@ class TraceCluster:
 
     def change_nodes(self, gone: Sequence[NodeId], come: Sequence[NodeSpec]) -> None:
         """Nodes are lost, come back, or are other ones now."""
+        supplies = self.supplies
+        if supplies is not None:  # what was given back meanwhile does not come back because it is well again
+            come = [node for node in come if supplies.stands(node)]
+            supplies.changed()
         for id in gone:
             self._up.pop(id, None)
         self._up.update((node.id, node) for node in come)
         self.inventory.observe(tuple(self._up.values()), self.now_s)
+        if supplies is not None:
+            self._used_s.update((node.id, self.now_s) for node in come)
+
+    @property
+    def gpu_units(self) -> int:
+        """Of all nodes that are up, without devices that are lost. O(nodes)."""
+        return sum(
+            node.total.gpu_units - UNIT * sum(device.lost for device in node.devices)
+            for node in self.inventory.nodes.values()
+            if node.health is not NodeHealth.LOST
+        )
 
     def live_on(self, node: NodeId) -> list[tuple[WorkloadId, int]]:
         """The attempts that hold seats on a node, in order."""

@@ -21,6 +21,7 @@ class Moment(IntEnum):
     FAULT = 4  # nodes fail
     NOTICE = 5  # that nodes will be taken away is announced
     WAKE = 6  # nothing happens, but the plan may be another one now
+    JOIN = 7  # a node that was ordered is there
 
 
 class Scheduled(NamedTuple):

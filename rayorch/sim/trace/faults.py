@@ -42,6 +42,8 @@ class Faults:
         self._cluster = cluster
         self._moments = moments
         self._specs = dict(cluster.inventory.nodes)
+        if cluster.supplies is not None:
+            self._specs |= {node.id: node for node in cluster.supplies.potential}
         if any(law.per == GPU or law.kind is FaultKind.DEVICE for law in model.laws):
             self._specs = {id: _with_devices(node) for id, node in self._specs.items()}
             cluster.change_nodes((), tuple(self._specs.values()))

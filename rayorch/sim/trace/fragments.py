@@ -7,7 +7,7 @@ cluster's size; what a node in some state is worth is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from rayorch.core.fragmentation import Fragmentation, typical
@@ -104,6 +104,11 @@ class Fragments:
             else:
                 known.see(spec)
             self._count(spec.id)
+
+    def only(self, nodes: Collection[NodeId]) -> None:
+        """All others have been taken away."""
+        for id in [id for id in self._nodes if id not in nodes]:
+            self._sum -= self._nodes.pop(id).units
 
     def _take(self, id: NodeId, cpu: int, seats: Iterable[tuple[int, int]]) -> None:
         node = self._nodes[id]

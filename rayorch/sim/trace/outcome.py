@@ -90,13 +90,23 @@ class Progress:
     cpu_s: float
 
 
+class NodeStay(NamedTuple):
+    """A node of a group that comes and goes, and from when to when it was there."""
+
+    group: str
+    node: NodeId
+    from_s: float
+    to_s: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """One run of a trace under a profile.
 
     `records`: in the trace's order. `events`: submissions, starts and ends (of attempts). `turns`: calls of `plan()`.
     `cpu_s`: of the loop. `log_sha256`: of everything that happened, in order: the same trace, nodes, profile, models
-    and seed give the same.
+    and seed give the same. `fixed_nodes`: how many were there all the time; `stays`: of nodes of groups, by when they
+    went.
     """
 
     trace: str
@@ -108,3 +118,5 @@ class Outcome:
     turns: int
     cpu_s: float
     log_sha256: str
+    fixed_nodes: int = 0
+    stays: tuple[NodeStay, ...] = ()

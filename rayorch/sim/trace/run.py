@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from resource import RUSAGE_THREAD, getrusage
 
 from rayorch.core.decisions import Decision
@@ -41,6 +42,7 @@ from rayorch.sim.trace.fragments import Fragments
 from rayorch.sim.trace.jobs import RunningJob
 from rayorch.sim.trace.model import Trace, TraceJob
 from rayorch.sim.trace.outcome import JobRecord, Outcome, Progress
+from rayorch.sim.trace.supply import Supplies, Supply
 from rayorch.sim.trace.wakes import Wakes
 
 TOLD_EVERY = 2_000
@@ -64,6 +66,7 @@ def run(
     until_s: float | None = None,
     round_s: float = 0.0,
     fragmentation: bool = False,
+    groups: Sequence[Supply] = (),
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
     """The trace's jobs on these nodes under this profile; deterministic: the same arguments give the same log.
@@ -71,19 +74,23 @@ def run(
     `nodes`, `queues`: where none are given, the trace's own; queues that only jobs name are added without shares or
     limits. `until_s`: stop there; None: when nothing more can happen. `round_s`: the loop has its turn at multiples of
     it, however much happens in between; 0: whenever something happens. `fragmentation`: measure it over time, which
-    changes nothing else. `on_progress` is called every now and then.
+    changes nothing else. `groups`: nodes that come and go beside the others. `on_progress` is called every now and
+    then.
+
     SpecError for a trace that can't be run at all; a job that the door refuses is recorded as failed.
     """
     begun_s = _cpu_s()
-    where = tuple(nodes) or trace.nodes
-    if not where:
+    where = tuple(nodes) or (() if groups else trace.nodes)
+    if not where and not groups:
         raise SpecError("nodes", f"trace {trace.name} names none, so that some must be given")
     model = models if models is not None else SimModels()
-    cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile)
-    fragments = Fragments(where, trace.jobs) if fragmentation else None
-    loop = _Loop(trace, cluster, model, seed, until_s, round_s, fragments, on_progress, begun_s)
+    moments = Moments()
+    supplies = Supplies(groups, model.provisioning, profile, seed, moments) if groups else None
+    cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile, supplies=supplies)
+    fragments = Fragments(cluster.inventory.nodes.values(), trace.jobs) if fragmentation else None
+    loop = _Loop(trace, cluster, model, seed, until_s, round_s, moments, fragments, on_progress, begun_s)
     loop.run()
-    return loop.outcome()
+    return replace(loop.outcome(), fixed_nodes=len(where))
 
 
 def with_queues(trace: Trace, queues: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
@@ -117,6 +124,7 @@ class _Loop:
         seed: int,
         until_s: float | None,
         round_s: float,
+        moments: Moments,
         fragments: Fragments | None,
         on_progress: Callable[[Progress], None] | None,
         begun_s: float,
@@ -130,7 +138,8 @@ class _Loop:
         self._on_progress = on_progress
         self._begun_s = begun_s
         self._memory = Memory(lends=True)
-        self._moments = Moments()
+        self._moments = moments
+        self._supplies = cluster.supplies
         self._jobs: dict[WorkloadId, RunningJob] = {}
         self._all: list[RunningJob | JobRecord] = []
         self._next = 0
@@ -154,7 +163,7 @@ class _Loop:
             now_s = moments.first_s
             if self._next < len(jobs):
                 now_s = min(now_s, jobs[self._next].submit_s)
-            elif not self._live and not self._wakes.awaited and not self._faults.awaited:
+            elif not self._live and not self._awaited:
                 break  # nobody works, nobody comes, and nothing changes by itself
             if now_s == INFINITY or (self._until_s is not None and now_s > self._until_s):
                 break
@@ -162,10 +171,19 @@ class _Loop:
             self._happen(now_s)
             if self._has_turn(now_s):
                 self._turn(now_s)
+            if self._supplies is not None:
+                self._note_nodes(self._supplies)
             self._diary.sample(now_s)
             self._tell()
         if self._until_s is not None:
             cluster.now_s = max(cluster.now_s, self._until_s)
+
+    @property
+    def _awaited(self) -> bool:
+        """Whether something may still change for those who wait."""
+        if self._wakes.awaited or self._faults.awaited:
+            return True
+        return bool(self._jobs) and self._supplies is not None and self._supplies.awaited
 
     def _has_turn(self, now_s: float) -> bool:
         """Whether the loop looks now. Where it goes by rounds, it looks at the next one at what has happened."""
@@ -188,6 +206,8 @@ class _Loop:
                         self._attempt(event.kind, job, now_s)
                 case Moment.WAKE:
                     self._wakes.woken(event.at_s)
+                case Moment.JOIN:
+                    self._join(event.stamp, now_s)
                 case _:
                     self._fault(event.kind, event.stamp, now_s)
         while self._next < len(jobs) and jobs[self._next].submit_s <= now_s:
@@ -387,7 +407,7 @@ class _Loop:
         diary = self._diary
         change = self._faults.happen(kind, number, now_s)
         diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
-        diary.capacity = change.capacity
+        diary.capacity = change.capacity if self._supplies is None else self._cluster.gpu_units
         if diary.fragments is not None:
             known = self._cluster.inventory.nodes
             diary.fragments.see(known[id] for id in change.nodes if id in known)
@@ -403,6 +423,27 @@ class _Loop:
                 job.pause(now_s)
                 job.stamp += 1
                 job.broken = True
+
+    def _join(self, order: int, now_s: float) -> None:
+        """A node that was ordered is there, unless it was given back meanwhile."""
+        supplies = self._supplies
+        node = supplies.joined(order, now_s) if supplies is not None else None
+        if supplies is not None and node is not None:
+            self._cluster.change_nodes((), (node,))
+            if self._diary.fragments is not None:
+                self._diary.fragments.see((node,))
+            self._note_nodes(supplies)
+
+    def _note_nodes(self, supplies: Supplies) -> None:
+        """What came and went, in the log and in the capacity."""
+        if not supplies.log:
+            return
+        for line in supplies.log:
+            self._diary.write(line)
+        supplies.log.clear()
+        self._diary.capacity = self._cluster.gpu_units
+        if self._diary.fragments is not None:
+            self._diary.fragments.only(self._cluster.inventory.nodes)
 
     # ------------------------------------------------------------ afterwards
 
@@ -420,6 +461,7 @@ class _Loop:
             turns=self._turns,
             cpu_s=_cpu_s() - self._begun_s,
             log_sha256=self._diary.sha256,
+            stays=() if self._supplies is None else self._supplies.stays(now_s),
         )
 
 
