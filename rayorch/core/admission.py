@@ -12,7 +12,7 @@ from rayorch.core.gang_checks import check_gang
 from rayorch.core.queue_rules import check_amount, check_limits, check_quota_ever, check_role_names
 from rayorch.core.quota import Quota
 from rayorch.core.sharing import MODES, RESERVED, device_need
-from rayorch.core.timing_checks import check_timing
+from rayorch.core.timing_checks import check_own_times, check_timing
 from rayorch.core.types import (
     GPU,
     MAX_UNITS,
@@ -25,7 +25,7 @@ from rayorch.core.types import (
     WorkloadSpec,
     total,
 )
-from rayorch.core.wellformed import check_queue_types, check_types
+from rayorch.core.wellformed import check_queue_types, check_text, check_types, check_whole
 
 MAX_MEMBERS = 100_000
 """No role may have more members; larger counts are a slip of the pen."""
@@ -84,6 +84,15 @@ def check_workload(spec: WorkloadSpec) -> None:
         raise SpecError("max_retries", f"must not be negative, got {spec.max_retries}")
     check_timing(spec)
     check_gang(spec)
+
+
+def check_own(spec: WorkloadSpec) -> None:
+    """The same of one whose shape has passed (`door.py`): what is its own is looked at, in the same order."""
+    for field in ("id", "name", "owner"):
+        check_text(getattr(spec, field), field)
+    check_whole(spec.priority, "priority")
+    _check_id("id", spec.id)
+    check_own_times(spec)
 
 
 def check_instance(name: str) -> None:

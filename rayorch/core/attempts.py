@@ -9,13 +9,33 @@ from rayorch.core.reports import CheckpointCommitted, DemandReported, StepReport
 from rayorch.core.retries import counted
 from rayorch.core.service import attained_gpu_s, run_s, saved_s
 from rayorch.core.time_limits import counted_s
-from rayorch.core.types import Checkpoint, Demand, Member, MemberPhase, State, StopCause, Workload
+from rayorch.core.types import (
+    Checkpoint,
+    Demand,
+    Kind,
+    Member,
+    MemberPhase,
+    QueueId,
+    State,
+    StopCause,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
 from rayorch.core.values import changed
 
 LOST_A_PART = (StopCause.NODE_LOST, StopCause.LEASE_LAPSED, StopCause.DRAINED)
 """Causes of an end after which some of the seats may still be there for the next attempt."""
 
 WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Reported
+
+
+_NEW = Workload(WorkloadSpec(WorkloadId(""), "", Kind.JOB, QueueId(""), ()), State.PENDING, 0.0)
+
+
+def accepted(spec: WorkloadSpec, at_s: float, sequence: int) -> Workload:
+    """A workload that was submitted now: `Workload(spec, State.PENDING, at_s, sequence=sequence)`, made sooner."""
+    return changed(_NEW, spec=spec, submitted_s=at_s, sequence=sequence)
 
 
 def advance(workload: Workload, event: WorkloadEvent) -> Workload:
@@ -126,6 +146,7 @@ def _short_since_s(workload: Workload, event: Resized) -> float | None:
 def _ended(workload: Workload, event: AttemptEnded) -> Workload:
     own_failure = event.cause is None and event.move in (Move.REQUEUED, Move.FAILED)
     done_s = run_s(workload, event.at_s) if event.move is Move.SUCCEEDED else saved_s(workload, event.at_s)
+    over = event.move is not Move.REQUEUED
     ended = changed(
         workload,
         state=next_state(workload, event.move),
@@ -148,10 +169,11 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         start_failures=workload.start_failures + (event.cause is StopCause.START_FAILED),
         ran_s=workload.ran_s + counted_s(workload, event.cause, event.at_s),
         rule_failures=counted(workload, event.exit_code) if own_failure else workload.rule_failures,
-        requeues=workload.requeues + (event.move is Move.REQUEUED and event.cause is not None),
+        requeues=workload.requeues + (not over and event.cause is not None),
+        ended_s=event.at_s if over else workload.ended_s,
     )
-    if event.move is not Move.REQUEUED:
-        return changed(ended, ended_s=event.at_s)
+    if over:
+        return ended
     # What came after the last checkpoint is lost; the next attempt begins there.
     resumes_at = workload.checkpoint.step if workload.checkpoint is not None else 0
     return changed(

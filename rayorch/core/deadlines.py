@@ -24,6 +24,11 @@ class Deadlines:
         self._first_s: float | None = None  # when the first of those that wait must have started
         self._fresh = True
 
+    @property
+    def watches(self) -> bool:
+        """Whether anybody with a deadline has not ended."""
+        return bool(self._open)
+
     def put(self, workload: Workload) -> None:
         """The workload is new, or another one than before."""
         if workload.spec.deadline_s is None or workload.spec.array is not None:

@@ -79,6 +79,7 @@ class Dependents:
     def __init__(self) -> None:
         self._waiting: dict[WorkloadId, dict[WorkloadId, None]] = {}
         self._named: dict[NameKey, dict[WorkloadId, None]] = {}  # alive, in the order of submission
+        self._singles: set[NameKey] = set()  # names of which one is, or was, to be the only one that runs
         self.doomed: dict[WorkloadId, str] = {}
 
     def open_at_submission(self, workload: Workload, known: Mapping[WorkloadId, Workload]) -> tuple[Dependency, ...]:
@@ -92,13 +93,15 @@ class Dependents:
             for dependency in workload.unmet:
                 if dependency.workload is not None:
                     self._waiting.setdefault(dependency.workload, {})[workload.id] = None
+                elif dependency.kind is After.SINGLETON:
+                    self._singles.add(_name(workload))
             self._judge(workload, known)
         elif workload.unmet:
             self.doomed.pop(workload.id, None)
             for dependency in workload.unmet:
                 if dependency.workload is not None:
                     self._forget(dependency.workload, workload.id)
-        for id in tuple(self._waiting.get(workload.id, ())):
+        for id in tuple(self._waiting.get(workload.id, ())) if self._waiting else ():
             dependent = known[id]
             left = tuple(d for d in dependent.unmet if not self._met(dependent, d, known))
             if left != dependent.unmet:
@@ -129,15 +132,21 @@ class Dependents:
             return []  # an array's entries count as the one array
         key = _name(workload)
         if not workload.state.terminal:
-            self._named.setdefault(key, {}).setdefault(workload.id, None)
+            line = self._named.get(key)
+            if line is None:
+                line = self._named[key] = {}
+            line.setdefault(workload.spec.id, None)
             return []
         line = self._named.get(key, {})
-        if workload.id not in line:
+        if workload.spec.id not in line:
             return []
-        del line[workload.id]
+        del line[workload.spec.id]
         if not line:
             del self._named[key]
+            self._singles.discard(key)
             return []
+        if key not in self._singles:
+            return []  # who is the first matters to nobody
         first = known[next(iter(line))]
         left = tuple(d for d in first.unmet if d.kind is not After.SINGLETON)
         return [replace(first, unmet=left)] if left != first.unmet else []

@@ -26,6 +26,8 @@ class Move(StrEnum):
     FAILED = "failed"  # the work's own failure, no retries left
     CANCELLED = "cancelled"  # its owner asked for it
 
+    __hash__ = str.__hash__
+
 
 TRANSITIONS: dict[tuple[State, Move], State] = {
     (State.PENDING, Move.STARTED): State.RUNNING,

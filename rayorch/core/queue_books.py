@@ -40,6 +40,8 @@ class QueueBooks:
         self._pending: dict[QueueId, int] = {}
         self._pending_of: dict[tuple[QueueId, str], int] = {}
         self._holding: dict[WorkloadId, Workload] = {}
+        self._above: dict[QueueId, tuple[QueueId, ...]] = {}
+        self._sorted: tuple[QueueSpec, ...] | None = None
         self._tree: QuotaTree | None = None
         self._quota: Quota | None = None
         self._idle: Quota | None = None
@@ -98,20 +100,30 @@ class QueueBooks:
             self._holding.pop(new.id, None)
 
     def _count(self, queue: QueueId, owner: str, old: Workload | None, new: Workload) -> None:
+        if old is not None and old.state is new.state and new.progress is old.progress:
+            return
         alive = _alive(new) - _alive(old)
         if alive:
             self._alive[queue] = self._alive.get(queue, 0) + alive
         waits = waiting_count(new) - waiting_count(old)
         if not waits:
             return
-        above: QueueId | None = queue
-        while above is not None:
+        for above in self._and_above(queue):
             self._pending[above] = self._pending.get(above, 0) + waits
             key = (above, owner)
-            self._pending_of[key] = self._pending_of.get(key, 0) + waits
-            if not self._pending_of[key]:
+            left = self._pending_of.get(key, 0) + waits
+            if left:
+                self._pending_of[key] = left
+            else:
                 del self._pending_of[key]
-            above = QueueSpec(above).parent
+
+    def _and_above(self, queue: QueueId) -> tuple[QueueId, ...]:
+        """The ids of the queue and of all above it, whether or not they exist."""
+        found = self._above.get(queue)
+        if found is None:
+            parent = QueueSpec(queue).parent
+            found = self._above[queue] = (queue, *(self._and_above(parent) if parent is not None else ()))
+        return found
 
     def _spend(self, queue: QueueId, gpu_units: int, at_s: float) -> None:
         for spec in self.quota.path(queue) if self._budgets and gpu_units else ():
@@ -121,6 +133,13 @@ class QueueBooks:
                 self._budgets[spec.id] = replace(use, gpu_units=use.gpu_units + gpu_units)
 
     # ------------------------------------------------------------ what is
+
+    @property
+    def sorted(self) -> tuple[QueueSpec, ...]:
+        """All queues by id; the same object until one is another."""
+        if self._sorted is None:
+            self._sorted = tuple(self.specs[id] for id in sorted(self.specs))
+        return self._sorted
 
     @property
     def quota(self) -> Quota:
@@ -141,6 +160,8 @@ class QueueBooks:
     @property
     def budgets(self) -> tuple[BudgetUse, ...]:
         """What is spent of each budget, by queue."""
+        if not self._budgets:
+            return ()
         return tuple(self._budgets[id] for id in sorted(self._budgets))
 
     def pending(self, queue: QueueId) -> int:
@@ -169,7 +190,7 @@ class QueueBooks:
         return self._tree
 
     def _forget_quota(self) -> None:
-        self._tree = self._quota = self._idle = None
+        self._tree = self._quota = self._idle = self._sorted = None
 
     # ------------------------------------------------------------ checks
 

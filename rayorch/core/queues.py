@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
-from rayorch.core.admission import check_fits_ever, check_workload, most_gpus
+from rayorch.core.admission import check_fits_ever, check_own, check_workload, most_gpus
 from rayorch.core.asked import AskedBook
-from rayorch.core.attempts import WorkloadEvent, advance, seats_only
+from rayorch.core.attempts import WorkloadEvent, accepted, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.calendar_tree import CalendarTree
 from rayorch.core.changes import ChangeLog
@@ -27,6 +27,7 @@ from rayorch.core.commits import check_open, check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop
 from rayorch.core.dependencies import Dependents
+from rayorch.core.door import Door
 from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
     AttemptEnded,
@@ -98,6 +99,7 @@ class QueueTree(QueueCommands, CalendarTree):
         self._joint = JointIndex()
         self._history = HistoryBook()
         self._asked = AskedBook()
+        self._door = Door()
         self._states = dict.fromkeys(State, 0)
 
     # ------------------------------------------------------------ reading
@@ -142,35 +144,36 @@ class QueueTree(QueueCommands, CalendarTree):
 
     def changes_since(self, version: int, renewals: int = 0) -> QueueChanges:
         """What a reader with this version lacks; O(changes). Version 0, or one from another history, gives all."""
-        changed = self._log.since(version) if version <= self._version else None
-        gone: set[WorkloadId] = set()
+        known = version if version <= self._version else 0
+        changed = self._log.since(known) if known == version else None
+        gone: list[WorkloadId] = []
         if changed is None:
             ids = set(self._workloads)
         else:
             ids = {id for id in changed if id in self._workloads}
-            gone = {id for id in changed if id not in self._workloads}
+            gone = sorted([id for id in changed if id not in ids]) if len(ids) < len(changed) else []
             ids.update(self._renewals.since(renewals))
         return QueueChanges(
             version=self._version,
             full=changed is None,
             queues=self._queues_since(version if changed is not None else 0),
-            workloads=tuple(self._workloads[id] for id in sorted(ids)),
-            cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
+            workloads=tuple([self._workloads[id] for id in sorted(ids)]),
+            cordons=tuple([self._cordons[id] for id in sorted(self._cordons)]),
             renewals=self._renewals.count,
-            forgotten=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is None)),
+            forgotten=tuple([id for id in gone if self._arrays.of_entry(id) is None]),
             reservations=self._reservations.sorted,
-            folded=tuple(sorted(id for id in gone if self._arrays.of_entry(id) is not None)),
+            folded=tuple([id for id in gone if self._arrays.of_entry(id) is not None]),
             budgets=self._books.budgets,
             countables=self._books.countables,
-            history=self._history.changes_since(version if version <= self._version else 0),
-            asked=self._asked.changes_since(version if version <= self._version else 0),
+            history=self._history.changes_since(known),
+            asked=self._asked.changes_since(known),
         )
 
     def dump(self) -> TreeState:
         """Everything, sorted by id."""
         return TreeState(
             version=self._version,
-            queues=self._sorted_queues(),
+            queues=self._books.sorted,
             workloads=tuple(self._workloads[id] for id in sorted(self._workloads)),
             cordons=tuple(self._cordons[id] for id in sorted(self._cordons)),
             budgets=self._books.budgets,
@@ -228,7 +231,8 @@ class QueueTree(QueueCommands, CalendarTree):
 
     def submit(self, spec: WorkloadSpec, now_s: float) -> tuple[Event, ...]:
         """Accept a workload. SpecError or AdmissionError with the field; the same id and spec again is nothing new."""
-        check_workload(spec)
+        alike = self._door.knows(spec, self._books.idle, self._shapes)
+        check_own(spec) if alike else check_workload(spec)
         known = self.find(spec.id)
         if known is not None:
             if known.spec == spec:
@@ -239,8 +243,11 @@ class QueueTree(QueueCommands, CalendarTree):
         self._check_entry_ids(spec)
         if spec.reservation:
             check_use(spec, self._reservations.specs.get(spec.reservation), now_s)
-        check_fits_ever(spec, self._books.idle, self._shapes)
-        self._deadlines.check(spec, now_s, most_gpus(self._shapes))
+        if not alike:
+            check_fits_ever(spec, self._books.idle, self._shapes)
+            self._door.passed(spec, self._books.idle, self._shapes)
+        if spec.deadline_s is not None:
+            self._deadlines.check(spec, now_s, most_gpus(self._shapes))
         return (Submitted(spec, now_s),)
 
     def cancel(self, id: WorkloadId, reason: str, now_s: float) -> tuple[Event, ...]:
@@ -268,6 +275,8 @@ class QueueTree(QueueCommands, CalendarTree):
 
     def due(self, now_s: float) -> tuple[Event, ...]:
         """What follows by itself from what has happened; whoever applies events asks until there is nothing more."""
+        if not self._deadlines.watches and not self._dependents.doomed and not self._reservations.specs:
+            return ()
         doomed = {**self._deadlines.missed(now_s), **self._dependents.doomed}
         cancelled = tuple(CancelRequested(id, reason, now_s) for id, reason in doomed.items())
         return (*cancelled, *self._reservations.over(now_s))
@@ -403,6 +412,11 @@ class QueueTree(QueueCommands, CalendarTree):
     def apply(self, event: Event) -> None:
         """Take in one event, in the journal's order. TransitionError when the lifecycle has no such move."""
         match event:
+            case Submitted(spec=spec, at_s=at_s):
+                self._accept(accepted(spec, at_s, self._version + 1), at_s)
+                self._asked.came(spec, self._version + 1)
+            case Started() | AttemptReady() | AttemptEnded():
+                self._advance(event)  # nearly all events are one of these
             case QueueSet(spec=spec, at_s=at_s):
                 self._books.set(spec, at_s)
             case QueueDeleted(queue=queue):
@@ -413,9 +427,6 @@ class QueueTree(QueueCommands, CalendarTree):
                 self._reservations.apply(event)
             case CountablesSet(amounts=amounts):
                 self._books.set_countables(amounts)
-            case Submitted(spec=spec, at_s=at_s):
-                self._accept(Workload(spec, State.PENDING, at_s, sequence=self._version + 1), at_s)
-                self._asked.came(spec, self._version + 1)
             case Forgotten(workloads=ids):
                 for id in ids:
                     self._forget(id)
@@ -432,7 +443,7 @@ class QueueTree(QueueCommands, CalendarTree):
         self._version += 1
 
     def _accept(self, workload: Workload, at_s: float) -> None:
-        unmet = self._dependents.open_at_submission(workload, self._workloads)
+        unmet = self._dependents.open_at_submission(workload, self._workloads) if workload.spec.after else ()
         opened = replace(workload, unmet=unmet) if unmet else workload
         self._put(self._arrays.accept(opened) if opened.spec.array is not None else opened, at_s)
 
@@ -465,41 +476,43 @@ class QueueTree(QueueCommands, CalendarTree):
 
     def _put(self, workload: Workload, at_s: float) -> None:
         """Replace a workload and keep the counts per queue, the history of usage and the order of change."""
-        old = self._workloads.get(workload.id)
-        self._workloads[workload.id] = workload
-        self._states[workload.state] += 1
-        if old is not None:
+        spec, state = workload.spec, workload.state
+        old = self._workloads.get(spec.id)
+        self._workloads[spec.id] = workload
+        if old is None:
+            self._states[state] += 1
+        elif old.state is not state:
             self._states[old.state] -= 1
-        self._log.touch(workload.id, self._version + 1)
-        if workload.state not in LIVE:
-            self._renewals.forget(workload.id)
+            self._states[state] += 1
+        self._log.touch(spec.id, self._version + 1)
+        if state not in LIVE:
+            self._renewals.forget(spec.id)
         self._count(workload, old, at_s)
-        self._deadlines.put(workload)
-        self._joint.put(workload)
+        if spec.deadline_s is not None:
+            self._deadlines.put(workload)
+        if spec.joint is not None:
+            self._joint.put(workload)
         for freed in self._dependents.changed(workload, self._workloads):
             self._put(freed, at_s)
-        if workload.spec.array is not None:
+        if spec.array is not None:
             self._refill(workload, at_s)
-        elif workload.spec.entry is not None and old is not None:
+        elif spec.entry is not None and old is not None:
             self._entry_changed(workload, old, at_s)
 
     def _count(self, workload: Workload, old: Workload | None, at_s: float) -> None:
         """What waits in each queue, and what each is charged."""
         before = old.placement if old is not None else ()
         self._books.put(old, workload, at_s)
-        if before != workload.placement:
+        if before is not workload.placement and before != workload.placement:
             change = held(workload.placement) - held(before)
             self._history.held(workload.spec.queue, workload.spec.owner, change, at_s, self._version + 1)
 
     def _queues_since(self, version: int) -> tuple[QueueSpec, ...] | None:
         """All queues, None when they have not changed since a reader had that version."""
-        queues = self._sorted_queues()
-        if queues != self._known_queues:
+        queues = self._books.sorted
+        if queues is not self._known_queues and queues != self._known_queues:
             self._known_queues, self._queues_version = queues, self._version
         return queues if version < self._queues_version or not version else None
-
-    def _sorted_queues(self) -> tuple[QueueSpec, ...]:
-        return tuple(self.queues[id] for id in sorted(self.queues))
 
     # ------------------------------------------------------------ checks
 

@@ -83,12 +83,16 @@ class Resources:
         return bool(self.items)
 
     def __add__(self, other: Resources) -> Resources:
+        if not other.items:
+            return self
         amounts = dict(self.items)
         for name, n in other.items:
             amounts[name] = amounts.get(name, 0) + n
         return Resources.of_units(amounts)
 
     def __sub__(self, other: Resources) -> Resources:
+        if not other.items:
+            return self
         amounts = dict(self.items)
         for name, n in other.items:
             amounts[name] = amounts.get(name, 0) - n
@@ -96,6 +100,8 @@ class Resources:
 
     def times(self, count: int) -> Resources:
         """This amount `count` times over."""
+        if count == 1:
+            return self
         return Resources.of_units({name: n * count for name, n in self.items})
 
     def fits_in(self, room: Resources) -> bool:
@@ -120,8 +126,11 @@ def gpus_of_model(model: str, units: int) -> Resources:
 def total(parts: Iterable[Resources]) -> Resources:
     """The sum of many amounts."""
     parts = tuple(parts)
-    if len(parts) == 1:
-        return parts[0]
+    if not parts:
+        return Resources()
+    first = parts[0]
+    if all([part is first for part in parts]):
+        return first.times(len(parts))
     amounts: dict[str, int] = {}
     for part in parts:
         for name, n in part.items:

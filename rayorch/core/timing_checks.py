@@ -41,6 +41,14 @@ def check_timing(spec: WorkloadSpec) -> None:
         _check_array(spec)
 
 
+def check_own_times(spec: WorkloadSpec) -> None:
+    """Of these what differs from job to job: how long it takes."""
+    if spec.expected_s is not None:
+        check_seconds(spec.expected_s, "expected_s")
+    if spec.total_steps is not None:
+        _check_count(spec.total_steps, "total_steps", 1, 2**53 - 1)
+
+
 def _check_retries(rules: tuple[RetryRule, ...]) -> None:
     if not isinstance(rules, tuple):
         raise SpecError("retries", f"must be a tuple of rules, got {type(rules).__name__}")

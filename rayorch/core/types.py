@@ -362,7 +362,12 @@ class Member:
 
 def charge_of(members: Iterable[Member]) -> Resources:
     """What members together count for against queues."""
-    return total(member.charge for member in members)
+    parts = tuple(members)
+    first = parts[0] if parts else None
+    if first is not None and all([m.bundle is first.bundle and m.model == first.model for m in parts]):
+        if not any([m.countables for m in parts]):
+            return first.charge.times(len(parts))  # a gang of equal members
+    return total(member.charge for member in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,11 +421,15 @@ class State(StrEnum):
     @property
     def terminal(self) -> bool:
         """Nothing more will happen to it."""
-        return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+        return self in TERMINAL
+
+    __hash__ = str.__hash__  # as equality, and sooner than an enumeration's own: many books are kept by state
 
 
 LIVE = (State.RUNNING, State.STOPPING)
 """The states in which an attempt holds seats."""
+TERMINAL = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
+"""The states in which nothing more will happen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from rayorch.core.types import UNIT, Kind, Member, NodeId, QueueId, Role, WorkloadId, WorkloadSpec
+from rayorch.core.values import changed
 from rayorch.sim.models import SimModels, stream
 from rayorch.sim.models.failures import FaultKind
 from rayorch.sim.models.restart import RestartCost
 from rayorch.sim.trace.jobs import RunningJob
-from rayorch.sim.trace.model import Ask, Trace, TraceJob
+from rayorch.sim.trace.model import Trace, TraceJob
 
 MANY = 1_000
 """Retries of work that fails for no reason of its own."""
@@ -23,7 +24,7 @@ class Drawn:
         self._speed = models.speed if models.speed is not None else trace.speed
         self._seed = seed
         self._costs: dict[str, RestartCost] = {}
-        self._roles: dict[int, tuple[Role, ...]] = {}
+        self._like: dict[tuple[int, str], WorkloadSpec] = {}  # what all jobs of one ask in one queue have in common
         laws = models.failures.laws
         self._cut_off = any(law.kind is FaultKind.LINK and law.ends_work for law in laws)
         durations = np.array([job.duration_s for job in trace.jobs], dtype=np.float64)
@@ -38,16 +39,26 @@ class Drawn:
 
     def spec(self, job: TraceJob, index: int) -> WorkloadSpec:
         """What its owner submits."""
-        return WorkloadSpec(
-            id=WorkloadId(job.id),
+        ask = job.ask
+        like = self._like.get((id(ask), job.queue))
+        if like is None:
+            roles = (Role("worker", ask.each, ask.fewest, ask.largest),)
+            like = WorkloadSpec(
+                id=WorkloadId(""),
+                name="",
+                kind=Kind.TRAIN,
+                queue=QueueId(job.queue),
+                roles=roles,
+                resizable=ask.elastic,
+                topology=ask.topology,
+                accelerators=ask.models,
+            )
+            self._like[id(ask), job.queue] = like  # the trace keeps its asks
+        return changed(
+            like,
+            id=job.id,
             name=job.name,
-            kind=Kind.TRAIN,
-            queue=QueueId(job.queue),
-            roles=self._roles_of(job.ask),
-            resizable=job.ask.elastic,
             priority=job.priority,
-            topology=job.ask.topology,
-            accelerators=job.ask.models,
             owner=job.user,
             expected_s=self._times.told(index),
             total_steps=job.steps,
@@ -89,9 +100,3 @@ class Drawn:
         if cost is None:
             cost = self._costs[name] = self._models.restart.of(name)
         return cost
-
-    def _roles_of(self, ask: Ask) -> tuple[Role, ...]:
-        roles = self._roles.get(id(ask))
-        if roles is None:
-            roles = self._roles[id(ask)] = (Role("worker", ask.each, ask.fewest, ask.largest),)
-        return roles
