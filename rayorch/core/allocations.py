@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rayorch.core.bound_devices import give_way, observe_devices, seat_in
+from rayorch.core.bound_devices import devices_in, give_way, observe_devices
 from rayorch.core.changes import ChangeLog
 from rayorch.core.errors import StalePlanError
 from rayorch.core.reports import SeatInUse
+from rayorch.core.sharing import device_need
 from rayorch.core.slot_books import SlotBooks
 from rayorch.core.types import Allocation, Kind, Member, MemberPhase, NodeId, NodeSpec, WorkloadId, WorkloadSpec
 from rayorch.core.values import changed
@@ -69,14 +70,16 @@ class Allocations:
     def changes_since(self, version: int) -> AllocationChanges:
         """What a reader with this version lacks; one with a version of another incarnation gets everything."""
         changed = self._log.since(version)
+        if changed == () and version <= self._version:
+            return AllocationChanges(self._version, False, (), ())
         if changed is None or version > self._version:
             return AllocationChanges(self._version, True, tuple(self._held[k] for k in sorted(self._held)), ())
         keys = sorted(changed)
         return AllocationChanges(
             version=self._version,
             full=False,
-            allocations=tuple(self._held[k] for k in keys if k in self._held),
-            removed=tuple(k for k in keys if k not in self._held),
+            allocations=tuple([self._held[k] for k in keys if k in self._held]),
+            removed=tuple([k for k in keys if k not in self._held]),
         )
 
     def served_on(self, node: NodeId) -> tuple[Member, ...]:
@@ -108,9 +111,8 @@ class Allocations:
             if [_place(m) for m in known.members] == [_place(m) for m in _ordered(members)]:
                 return known
             raise StalePlanError(f"attempt {attempt} of {workload} is reserved already, on other seats")
-        former = sorted(self._attempts.get(workload, ()))
-        if former:
-            raise StalePlanError(f"attempt {former[0]} of {workload} still holds seats")
+        if former := self._attempts.get(workload):
+            raise StalePlanError(f"attempt {min(former)} of {workload} still holds seats")
         charged = self._charge(workload, members, nodes, now_s, made)
         allocation = Allocation(workload, attempt, charged, now_s, deadline_s, "", gang)
         self._set(allocation)
@@ -242,6 +244,11 @@ class Allocations:
         else:
             self._drop((workload, attempt))
 
+    def all_removed(self, workload: WorkloadId, attempt: int) -> None:
+        """All groups of the attempt are gone in one moment."""
+        if (workload, attempt) in self._held:
+            self._drop((workload, attempt))
+
     # ------------------------------------------------------------ the books
 
     def _follow(self, before: Allocation, seats: tuple[Member, ...]) -> None:
@@ -268,16 +275,13 @@ class Allocations:
         charged = []
         self._check_channels(workload, members)
         for member in _ordered(members):
-            if not room.fits(member.node, member.bundle):
-                raise StalePlanError(
-                    f"{workload}: {member.role} {member.index} does not fit on node {member.node} any more"
-                )
-            seated = seat_in(member, known, room)
-            if room.slot(member.node).realised(member.bundle, seated.devices) != member.bundle:
-                raise StalePlanError(
-                    f"{workload}: its share of memory is another part of the GPUs of {member.node} now"
-                )
-            charged.append(changed(seated, phase=phase, group_id=made))
+            id, bundle = member.node, member.bundle
+            if not room.fits(id, bundle):
+                raise StalePlanError(f"{workload}: {member.role} {member.index} does not fit on node {id} any more")
+            devices, exact = devices_in(member, known.get(id), room)
+            if device_need(bundle).share_mib and room.slot(id).realised(bundle, devices) != bundle:
+                raise StalePlanError(f"{workload}: its share of memory is another part of the GPUs of {id} now")
+            charged.append(changed(member, devices=devices, exact=exact, phase=phase, group_id=made))
         return tuple(charged)
 
     def _holding(self, node: NodeId) -> list[Allocation]:
@@ -285,6 +289,8 @@ class Allocations:
 
     def _check_channels(self, workload: WorkloadId, members: tuple[Member, ...]) -> None:
         """StalePlanError when somebody holds an NVLink channel that one of these seats is to get."""
+        if all(m.channel is None for m in members):
+            return
         wanted = {m.channel for m in members if m.channel is not None}
         for held in self._held.values() if wanted else ():
             taken = next((m.channel for m in held.members if m.channel in wanted), None)
@@ -317,9 +323,9 @@ class Allocations:
 
     def _set(self, allocation: Allocation) -> Allocation:
         key = (allocation.workload, allocation.attempt)
-        if self._held.get(key) != allocation:
+        old = self._held.get(key)
+        if old is None or old != allocation:
             self._unlist(key)
-            old = self._held.get(key)
             self._slots.change(old.members if old is not None else (), allocation.members)
             self._held[key] = allocation
             self._attempts.setdefault(key[0], set()).add(key[1])
@@ -428,4 +434,6 @@ def _place(member: Member) -> tuple[object, ...]:
 
 
 def _ordered(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    if len(members) == 1:
+        return members
     return tuple(sorted(members, key=lambda m: (m.surplus, m.bundle_index, m.role, m.index)))

@@ -15,15 +15,21 @@ Key = tuple[WorkloadId, int]
 """A workload and its attempt."""
 
 
-def seat_in(member: Member, nodes: Mapping[NodeId, NodeSpec], room: Room) -> Member:
-    """The member with the devices that it gets in `room`, which is charged; ValueError when it does not fit.
+def devices_in(member: Member, node: NodeSpec | None, room: Room) -> tuple[tuple[int, ...], bool]:
+    """The devices that the member gets in `room`, which is charged, and whether its group can name them; ValueError
+    when it does not fit. `node`: its node.
 
     Where devices can be chosen it gets those that it was planned with, if they are still free.
     """
-    node = nodes.get(member.node)
-    wished = member.devices if node is not None and node.exact else ()
-    devices = room.take(member.node, member.bundle, wished)
-    return replace(member, devices=devices, exact=bool(devices) and node is not None and node.exact)
+    exact = node is not None and node.exact
+    devices = room.take(member.node, member.bundle, member.devices if exact else ())
+    return devices, exact and bool(devices)
+
+
+def seat_in(member: Member, nodes: Mapping[NodeId, NodeSpec], room: Room) -> Member:
+    """The member with those devices."""
+    devices, exact = devices_in(member, nodes.get(member.node), room)
+    return replace(member, devices=devices, exact=exact)
 
 
 def bundle_of(member: Member) -> Resources:

@@ -28,7 +28,7 @@ class Door:
     """The shapes that have passed."""
 
     def __init__(self) -> None:
-        self._passed: dict[tuple[int, str], tuple[object, ...]] = {}  # what it holds keeps its identity
+        self._passed: dict[tuple[int, int], tuple[object, ...]] = {}  # what it holds keeps its identity
         self._idle: Quota | None = None
         self._nodes: tuple[NodeShape, ...] = ()
 

@@ -129,7 +129,7 @@ def total(parts: Iterable[Resources]) -> Resources:
     if not parts:
         return Resources()
     first = parts[0]
-    if all([part is first for part in parts]):
+    if len(parts) == 1 or all(part is first for part in parts):
         return first.times(len(parts))
     amounts: dict[str, int] = {}
     for part in parts:

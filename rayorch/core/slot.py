@@ -352,6 +352,11 @@ class Slot:
             last = self._taken = (bundle, chosen, self.minus(bundle, chosen))
         return last[1], last[2]
 
+    def known_taken(self, bundle: Resources) -> tuple[tuple[int, ...], Slot] | None:
+        """The last answer of `taken`, if it was about this bundle."""
+        last = self._taken
+        return (last[1], last[2]) if last is not None and last[0] is bundle else None
+
     def realised(self, bundle: Resources, devices: Sequence[int]) -> Resources:
         """The bundle with what its memory share comes to in GPUs on these devices; any other bundle as it is."""
         need = device_need(bundle)

@@ -42,7 +42,7 @@ class SlotBooks:
     def change(self, before: Iterable[Member], after: Iterable[Member]) -> None:
         """An allocation had these members and has those."""
         gone, come = tuple(before), tuple(after)
-        if list(map(_place, gone)) == list(map(_place, come)):
+        if gone and come and list(map(_place, gone)) == list(map(_place, come)):
             return
         for members, sign in ((gone, -1), (come, 1)):
             for member in members:
@@ -50,9 +50,17 @@ class SlotBooks:
                 if kept is None:
                     continue
                 if _sure(member):
-                    self._kept[member.node] = (kept[0], kept[1].minus(member.bundle.times(sign), member.devices))
+                    self._kept[member.node] = (kept[0], _after(kept[1], member, sign))
                 else:
                     del self._kept[member.node]
+
+
+def _after(slot: Slot, member: Member, sign: int) -> Slot:
+    """The slot with the member charged (1) or given back (-1). Its room was asked just before: that answer is kept."""
+    known = slot.known_taken(member.bundle) if sign > 0 else None
+    if known is not None and known[0] == member.devices:
+        return known[1]
+    return slot.minus(member.bundle.times(sign), member.devices)
 
 
 def _place(member: Member) -> tuple[object, ...]:

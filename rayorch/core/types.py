@@ -364,10 +364,14 @@ def charge_of(members: Iterable[Member]) -> Resources:
     """What members together count for against queues."""
     parts = tuple(members)
     first = parts[0] if parts else None
-    if first is not None and all([m.bundle is first.bundle and m.model == first.model for m in parts]):
-        if not any([m.countables for m in parts]):
-            return first.charge.times(len(parts))  # a gang of equal members
-    return total(member.charge for member in parts)
+    if len(parts) > 1 and first is not None and all(_alike(m, first) for m in parts):
+        return first.charge.times(len(parts))
+    return total([member.charge for member in parts])
+
+
+def _alike(one: Member, other: Member) -> bool:
+    """Whether they certainly count for the same, by a look that is cheaper than the sum."""
+    return one.bundle is other.bundle and one.model == other.model and one.countables is other.countables
 
 
 @dataclass(frozen=True, slots=True)
