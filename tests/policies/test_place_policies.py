@@ -18,7 +18,9 @@ from rayorch.core.slot import Slot
 from rayorch.core.types import UNIT, NodeSpec, Resources
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.place import (
+    apart,
     at_random,
+    best_fit,
     clustering,
     dot_product,
     fgd,
@@ -180,3 +182,15 @@ def test_a_plan_is_the_same_without_memory(policy: ModuleType, scene: Scene) -> 
         if number % 8 == 0:
             assert made.decisions == plan(seen, cluster.planned).decisions
         cluster.commit(made)
+
+
+def test_parts_are_kept_apart_while_a_gpu_is_free_and_whole_gpus_go_by_best_fit() -> None:
+    view = PlacementView(())
+    assert apart.device(share(0.5), seen(0.5, 1, 1), view) == 1, "a free GPU, though the first would take it"
+    assert apart.device(share(0.5), seen(0.5, 0.6), view) == 1
+    assert apart.device(share(0.7), seen(0.5, 0.6), view) is None
+    assert apart.device(share(0.7), seen(), view) is None
+    assert apart.score(share(0.5), seen(0, 1), view) < apart.score(share(0.5), seen(0.5, 0.5), view)
+    assert apart.score(share(0.5), seen(0, 1), view) < apart.score(share(0.5), seen(1, 1), view), "fewest left"
+    whole, nodes = gpus(1, CPU=1), (seen(0, 1), seen(0.5, 1), seen(1, 1), seen(1, 1, cpu=8))
+    assert [apart.score(whole, n, view)[1:] for n in nodes] == [best_fit.score(whole, n, view) for n in nodes]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayorch.sim.models.colocation import Colocation as Colocation
 from rayorch.sim.models.failures import FailureModel as FailureModel
 from rayorch.sim.models.failures import Fault as Fault
 from rayorch.sim.models.failures import FaultKind as FaultKind
@@ -30,8 +31,8 @@ from rayorch.sim.models.streams import stream as stream
 class SimModels:
     """The world of one run. The default: runs take what the trace says and are told so, restarts cost nothing,
     nothing fails. `speed`: how fast work goes where it lies; None: as the trace says, else everywhere alike. `scaling`:
-    how fast elastic work is with another number of members, where no speed model says it. `provisioning` is drawn from
-    where nodes come and go.
+    how fast elastic work is with another number of members, where no speed model says it. `colocation`: how fast on a
+    GPU that it shares; None: as fast as alone. `provisioning` is drawn from where nodes come and go.
     """
 
     runtime: RuntimeModel = RuntimeModel()
@@ -40,3 +41,4 @@ class SimModels:
     provisioning: ProvisioningModel = ProvisioningModel()
     speed: SpeedModel | None = None
     scaling: Amdahl = AMDAHL
+    colocation: Colocation | None = None

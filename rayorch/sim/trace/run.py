@@ -8,7 +8,7 @@ Nothing is decided here. What is simulated is work: how long it runs, what a sto
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from resource import RUSAGE_THREAD, getrusage
 
@@ -33,6 +33,7 @@ from rayorch.core.types import (
 )
 from rayorch.sim.models import SimModels
 from rayorch.sim.models.restart import RestartCost
+from rayorch.sim.trace.beside import Beside
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.diary import Diary
 from rayorch.sim.trace.drawn import Drawn
@@ -151,6 +152,7 @@ class _Loop:
         self._diary = Diary(sum(node.total.gpu_units for node in cluster.inventory.nodes.values()), fragments)
         self._faults = Faults(cluster, models.failures, seed, self._moments, until_s)
         self._wakes = Wakes(cluster, self._moments)
+        self._beside = Beside(models.colocation, self._jobs) if models.colocation is not None else None
         cluster.witness = self
 
     # ------------------------------------------------------------ the loop
@@ -276,8 +278,17 @@ class _Loop:
     def _begin(self, job: RunningJob, now_s: float) -> None:
         """It works from now on, as fast as its nodes let it."""
         job.stamp += 1
-        ends_s = job.begin(now_s, self._faults.rate(job.nodes) * job.speed)
-        self._moments.put(ends_s, Moment.END, job.id, job.stamp)
+        rate = self._faults.rate(job.nodes) * job.speed
+        if self._beside is not None:
+            rate *= self._beside.rate(job.id)
+        self._moments.put(job.begin(now_s, rate), Moment.END, job.id, job.stamp)
+
+    def _paced(self, ids: Iterable[WorkloadId], now_s: float) -> None:
+        """These have another pace now."""
+        for id in ids:
+            job = self._jobs.get(id)
+            if job is not None and job.since_s is not None:
+                self._begin(job, now_s)
 
     def _release(self, job: RunningJob, announced: bool) -> None:
         """What its attempt has done is saved up to a checkpoint, which the queue owner hears of."""
@@ -289,9 +300,7 @@ class _Loop:
             whole = (job.done_s + saved_s) / job.work_s
             if job.job.steps is not None:
                 cluster.report(job.id, job.attempt, StepReported(int(job.job.steps * whole), now_s))
-            at_s = workload.ready_s + saved_s / job.rate
-            if job.resizes:
-                at_s = min(at_s, now_s)  # it has gone at several rates
+            at_s = min(now_s, workload.ready_s + saved_s / job.rate)
             step = int((job.job.steps or 1_000_000) * whole)
             cluster.report(job.id, job.attempt, CheckpointCommitted(step, "sim://", at_s))
         job.saved_s = saved_s
@@ -307,6 +316,8 @@ class _Loop:
             job.pause(now_s)
             job.saved_s = job.worked_s
         job.release(now_s, job.saved_s)
+        if self._beside is not None:
+            self._paced(self._beside.gone(job.id), now_s)
         self._live -= 1
         diary.events += 1
         diary.write(f"{now_s!r} end {job.id} {workload.state.value}\n")
@@ -380,6 +391,8 @@ class _Loop:
             self._diary.fragments.hold(job.id, members)
         job.hold(attempt, members, units / UNIT, self._cluster.now_s)
         job.speed = self._drawn.speed(job, members)
+        if self._beside is not None:
+            self._paced(self._beside.seated(job.id, members), self._cluster.now_s)
 
     def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
         """Witness: it writes a checkpoint, where the order leaves it the time, and ends."""
@@ -413,10 +426,7 @@ class _Loop:
             diary.fragments.see(known[id] for id in change.nodes if id in known)
         if change.leave_by_s is not None:
             self._wakes.draining(change.leave_by_s)
-        for id in change.paced:
-            job = self._jobs.get(id)
-            if job is not None and job.since_s is not None:
-                self._begin(job, now_s)
+        self._paced(change.paced, now_s)
         for id in change.broken:
             job = self._jobs.get(id)
             if job is not None and job.attempt:
