@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rayorch.core.decisions import Decision, Plan, Resize, Scale, Wait, WaitReason
-from rayorch.core.ordering import SortKey, basis_of
+from rayorch.core.decisions import Decision, Plan, Resize, Scale, WaitReason
+from rayorch.core.ordering import OrderView, SortKey, basis_of
 from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import admit, key_of
 from rayorch.core.planning.backfill import backfill
@@ -23,6 +23,7 @@ from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.lend import lend
+from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.memory import Memory
 from rayorch.core.planning.outrank import evict_by_order
 from rayorch.core.planning.passes import run_passes
@@ -32,11 +33,14 @@ from rayorch.core.planning.repair import breaking, keep_seats, return_seats, tak
 from rayorch.core.planning.rights import delay_left_s, delay_wait
 from rayorch.core.planning.scale import NOBODY_LISTENS, scale
 from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_for, start_inside
+from rayorch.core.planning.single_file import Filed, single_file
 from rayorch.core.planning.stale import retire
+from rayorch.core.planning.standstill import again, standing, still, told
 from rayorch.core.planning.upgrade import keep_promises, upgrade
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
     awaited_groups,
+    behind_head,
     hopeless,
     provisioning_wait,
     quota_waits,
@@ -57,19 +61,30 @@ def plan(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> 
     """
     memory = memory if memory is not None else Memory()
     try:
-        facts = memory.see(snapshot, profile)
-        if memory.nothing_to_decide(facts):
+        memory.take(snapshot, profile)
+        if memory.nobody_waits and memory.calm(snapshot, profile):  # all stages would find nothing
             return Plan(snapshot.versions, snapshot.now_s, (NOBODY_LISTENS,))
-        draft = _seated(Draft.on(facts, memory))  # 1 to 7
-        return_seats(draft)
-        capacity = scale(draft)  # 8: whole gangs to make room for
-        take_back_seats(draft)
-        made = _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
+        if _stands_still(snapshot, profile, memory):
+            assert memory.standing is not None
+            return again(memory.standing, snapshot, lambda: plan(snapshot, profile))
+        draft = Draft.on(memory.facts(snapshot, profile), memory)
+        filed = single_file(draft, lambda: _lined_up(snapshot, profile, memory, draft.view))
+        made = _planned(draft) if filed is Filed.NOT else _arbitrate(draft, NOBODY_LISTENS)
     except BaseException:
         memory.forget()
         raise
     draft.release()
-    return made
+    memory.standing = standing(draft, made) if memory.lends else None
+    return told(made, lambda: plan(snapshot, profile)) if filed is Filed.BLOCKED else made
+
+
+def _planned(draft: Draft) -> Plan:
+    """All stages."""
+    _seated(draft)  # 1 to 7
+    return_seats(draft)
+    capacity = scale(draft)  # 8: whole gangs to make room for
+    take_back_seats(draft)
+    return _arbitrate(draft, capacity)  # 9: one consistent list, in the order in which it must happen
 
 
 def seated(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
@@ -114,13 +129,25 @@ def _seated(draft: Draft) -> Draft:
 
 
 def _admitted(draft: Draft) -> Walk:
-    view, order = draft.view, draft.facts.profile.order
-    history = draft.facts.snapshot.history
+    facts, memory = draft.facts, draft.memory
+    return admit(draft, _lined_up(facts.snapshot, facts.profile, memory, draft.view), draft.view)
+
+
+def _lined_up(snapshot: Snapshot, profile: Profile, memory: Memory, view: OrderView) -> Docket:
+    """All that wait, in lines, in the profile's order."""
 
     def key(workload: Workload, gang: Gang) -> SortKey:
-        return key_of(draft, workload, view, gang.first)
+        return key_of(profile, workload, view, gang.first)
 
-    return admit(draft, draft.memory.line_up(key, basis_of(order), history.classes), view)
+    return memory.line_up(key, basis_of(profile.order), snapshot.history.classes)
+
+
+def _stands_still(snapshot: Snapshot, profile: Profile, memory: Memory) -> bool:
+    """Whether this turn would decide what the last one did: a shortcut, see `standstill.py`."""
+    if memory.standing is None or not memory.only_work_came:
+        return False
+    _lined_up(snapshot, profile, memory, OrderView.of(snapshot, profile.ordering))
+    return still(memory.standing, memory, snapshot, profile)
 
 
 def _serve_anyhow(draft: Draft, walk: Walk, claim: Claim) -> None:
@@ -181,8 +208,7 @@ def _note_head(draft: Draft, claim: Claim) -> None:
     if claim.grows or claim.id in draft.starts or claim.queue in draft.blocking:
         return
     if draft.facts.strict(claim.queue):
-        detail = f"{claim.id} goes before it in queue {claim.queue}"
-        draft.blocking[claim.queue] = (Wait(WaitReason.BEHIND_HEAD, detail, blockers=(claim.id,)),)
+        draft.blocking[claim.queue] = behind_head(claim)
 
 
 def _shut(draft: Draft, walk: Walk, claim: Claim) -> bool:

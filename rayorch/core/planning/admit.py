@@ -16,7 +16,7 @@ from rayorch.core.planning.set_aside import reservation_gate
 from rayorch.core.planning.together import joint_wait, running_members, together
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.walk import Request, Walk
-from rayorch.core.policy import OrderView, SortKey
+from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.types import Kind, Member, Role, Workload, WorkloadId
 
 SYNCING = Wait(
@@ -54,7 +54,7 @@ def admit(draft: Draft, docket: Docket, view: OrderView) -> Walk:
         _join(draft, walk, joint)
     for workload in (facts.workloads[id] for id in facts.asking):
         for claim in _asked(draft, workload):
-            walk.alone(Request(claim), key_of(draft, workload, view, claim.place[1], workload.id in facts.owed))
+            walk.alone(Request(claim), key_of(facts.profile, workload, view, claim.place[1], workload.id in facts.owed))
     if not facts.snapshot.synced:
         walk.close_all(Verdict(lambda: (SYNCING,), False))
     return walk
@@ -77,11 +77,11 @@ def _join(draft: Draft, walk: Walk, joint: Mapping[JointKey, list[tuple[SortKey,
         walk.alone(Request(claim), entries[0][0], [(key, request.claim) for key, request in entries[1:]])
 
 
-def key_of(draft: Draft, workload: Workload, view: OrderView, surplus: int, owed: bool = False) -> SortKey:
+def key_of(profile: Profile, workload: Workload, view: OrderView, surplus: int, owed: bool = False) -> SortKey:
     """The key within the queue. Of equals the one that was accepted first goes first; a.9 before a.10."""
     spec = workload.spec
     index = spec.entry.index if spec.entry is not None else 0
-    own = draft.facts.profile.order(workload, view)
+    own = profile.order(workload, view)
     return (int(not owed), *own, workload.sequence, index, spec.id, surplus)
 
 

@@ -37,8 +37,8 @@ Bundles = tuple[tuple[Resources, int], ...]
 MODEL = "/model"
 """Stands for a level in the counts by GPU model; no label of a node has such a name."""
 
-KEPT_TURNS = 32
-"""For how many turns a bundle that nobody asks for is kept."""
+KEPT_FITS, KEPT_TURNS = 16, 32
+"""For how many turns a bundle that nobody asks for is kept, where there are more than so many."""
 KEPT_BESTS, KEPT_CHANGES = 1024, 100_000
 """How many kinds of single seats are kept, and how many changes of nodes that one of them may have not seen."""
 KEPT_SCORES = 4096
@@ -87,7 +87,8 @@ class View:
     def changed(self, nodes: Iterable[NodeId]) -> None:
         """These may be other than they were in the last turn. What has not been asked for lately is forgotten."""
         self.turn += 1
-        self._fits = {key: fit for key, fit in self._fits.items() if self.turn - fit.used <= KEPT_TURNS}
+        if len(self._fits) > KEPT_FITS:
+            self._fits = {key: fit for key, fit in self._fits.items() if self.turn - fit.used <= KEPT_TURNS}
         for fit in self._fits.values():
             fit.due.update(nodes)
         self.past.extend(nodes)

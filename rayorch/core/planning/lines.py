@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 
 from rayorch.core.forecast import Seen
 from rayorch.core.ordering import SortKey
@@ -78,6 +79,25 @@ class Docket:
         """The lines of each queue that has some, by queue."""
         for queue in sorted(self._lines):
             yield queue, list(self._lines[queue].values())
+
+    def only(self, queue: QueueId) -> bool:
+        """Whether nobody waits in any other queue."""
+        return self._lines.keys() == {queue}
+
+    @property
+    def sole(self) -> QueueId | None:
+        """The queue in which all wait; None: there are several, or none."""
+        return next(iter(self._lines)) if len(self._lines) == 1 else None
+
+    def first(self, queue: QueueId) -> Workload | None:
+        """Who stands first of all in the lines of a queue."""
+        lines = self._lines.get(queue)
+        return min(line.entries[0] for line in lines.values())[1] if lines else None
+
+    def in_order(self, queue: QueueId) -> Iterator[tuple[Workload, Line]]:
+        """All of the lines of a queue, in its order."""
+        for _, workload in merge(*(line.entries for line in self._lines[queue].values())):
+            yield workload, self._places[workload.spec.id].line
 
     def place(self, id: WorkloadId) -> tuple[Line, SortKey, Workload] | None:
         """Where a workload stands, None for one that does not wait."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rayorch.core.asked import AskedClass, task_classes
 from rayorch.core.capacity import GroupName, Provider
@@ -59,13 +59,20 @@ from rayorch.core.types import (
     WorkloadId,
 )
 
+if TYPE_CHECKING:
+    from rayorch.core.planning.standstill import Standstill
+
 Key = tuple[WorkloadId, int]
 K = TypeVar("K")
 T = TypeVar("T")
 
 
 class Memory:
-    """See the module. One planner's own: no two plans may be made with it at the same time."""
+    """See the module. One planner's own: no two plans may be made with it at the same time.
+
+    `only_work_came`: since the last snapshot nothing has changed but that work has come which waits. `standing`: what
+    the last plan was, where the next one may be the same (`standstill.py`).
+    """
 
     def __init__(self, lends: bool = False) -> None:
         """`lends`: see the module."""
@@ -93,6 +100,8 @@ class Memory:
         self.views: dict[str, View] = {}
         self.dirty: set[NodeId] = set()
         self.fresh: dict[WorkloadId, Workload] = {}
+        self.only_work_came = False
+        self.standing: Standstill | None = None
         self._placement = PlacementView()
         self._asked: tuple[tuple[AskedClass, ...], tuple[TaskClass, ...]] = ((), ())
         self._capacity: dict[str, int] = {}
@@ -117,6 +126,7 @@ class Memory:
         self._quiet = QuietTimes()
         self._troubled: set[NodeId] = set()  # nodes that were such when they, or what is on them, changed
         self._disturbed: list[QueueId] = []
+        self._uneasy: list[WorkloadId] = []
         self._strictness: dict[QueueId, bool | None] = {}
         self._asking: set[WorkloadId] = set()
         self._growing: set[WorkloadId] = set()
@@ -131,6 +141,11 @@ class Memory:
     # ------------------------------------------------------------ a new snapshot
 
     def see(self, snapshot: Snapshot, profile: Profile) -> Facts:
+        """Bring everything up to date; what this turn knows."""
+        self.take(snapshot, profile)
+        return self.facts(snapshot, profile)
+
+    def take(self, snapshot: Snapshot, profile: Profile) -> None:
         """Bring everything up to date."""
         if self._profile is not profile or snapshot.now_s < self._now_s:
             self.forget()
@@ -138,39 +153,39 @@ class Memory:
         self._profile, self._now_s = profile, snapshot.now_s
         if self.lends:
             self.room.reclaim()
+        self.only_work_came = not (begins or self._blocked)
         self._take_queues(snapshot)
-        changed_nodes = self._take_nodes(snapshot)
+        self.dirty |= self._take_nodes(snapshot)
         changed = self._take_work(snapshot)
-        self._take_blocked(snapshot.now_s)
-        for id in sorted(changed):
+        if self._blocked:
+            self._take_blocked(snapshot.now_s)
+        for id in sorted(changed) if len(changed) > 1 else changed:
             self._place(id, profile)
         if begins and (rate := rate_of(profile.victims)) is not None:  # later ones are made when somebody asks
             self.offers = {id: Offer.of(self.workloads[id], held, rate) for id, held in self._held.items()}
-        self.dirty |= changed_nodes
-        facts = self._facts(snapshot, profile)
-        self.dirty.update(member.node for gone in facts.leaving for member in gone.members)
-        for view in self.views.values():
-            view.changed(self.dirty)
-        self.dirty = set()
-        return facts
+        self._uneasy = self._over(snapshot.now_s)
 
-    def nothing_to_decide(self, facts: Facts) -> bool:
-        """Whether nobody waits, nobody who runs asks for anything or must end, and nothing is held for anyone.
+    def calm(self, snapshot: Snapshot, profile: Profile) -> bool:
+        """Whether nobody who runs asks for anything, must end or could be moved, and nothing is held for anyone.
 
-        A shortcut: with all stages the plan would be as empty.
+        Then there is nothing to decide but for those who wait.
         """
-        docket, snapshot = self.docket, facts.snapshot
         return (
             snapshot.capacity.fixed
-            and not (self.fresh or len(docket) or docket.arrays)
-            and not (facts.uneasy or facts.asking or facts.growing or facts.joint or facts.saved)
-            and not (facts.leaving or facts.owed or facts.repairs or snapshot.reservations)
-            and not facts.profile.eviction.whole_node_worth_s
+            and not (self._uneasy or self._asking or self._growing or self._joint or self._saved)
+            and not (self._leaving or self._yielded or self._broken or snapshot.reservations)
+            and not profile.eviction.whole_node_worth_s
         )
+
+    @property
+    def nobody_waits(self) -> bool:
+        """Whether no work waits for its turn."""
+        return not (self.fresh or len(self.docket) or self.docket.arrays)
 
     def _take_queues(self, snapshot: Snapshot) -> None:
         if snapshot.queues == self._queues and snapshot.countables == self._countables:
             return
+        self.only_work_came = False
         self._queues, self._countables = snapshot.queues, snapshot.countables
         self._disturbed = [spec.id for spec in snapshot.queues if disturbs(spec)]
         self._strictness = {spec.id: spec.strict for spec in snapshot.queues}
@@ -206,6 +221,7 @@ class Memory:
         gone, come = self._nodes.take(snapshot.nodes, self.nodes)
         if not gone and not come:
             return set()
+        self.only_work_came = False
         new = {node.id: node for node in come}
         old = {node.id: node for node in gone}
         changed = set(old.keys() | new.keys())
@@ -276,6 +292,8 @@ class Memory:
                 self._rebook(key, allocation)
             else:
                 self._unbound.add(key)
+        if gone or left or taken or self._unbound or any(workload.state is not State.PENDING for workload in come):
+            self.only_work_came = False
         changed.update(allocation.workload for allocation in (*left, *taken))
         if self._unbound:
             changed |= self._bind(snapshot)
@@ -409,7 +427,8 @@ class Memory:
 
     # ------------------------------------------------------------ facts
 
-    def _facts(self, snapshot: Snapshot, profile: Profile) -> Facts:
+    def facts(self, snapshot: Snapshot, profile: Profile) -> Facts:
+        """What a turn over the snapshot that was taken last knows."""
         groups: Mapping[GroupName, Standing] = {}
         if snapshot.capacity.provider is not Provider.NONE:
             asked = {level for _, lines in self.docket.lines() for line in lines for level in line.gang.shape.levels}
@@ -420,6 +439,11 @@ class Memory:
         coming = [node for name in groups for node in groups[name].arriving]
         leaving = tuple(gone for id in sorted(self._leaving) for gone in self._leaving[id])
         broken = self._repairs(snapshot.now_s, profile.repair_hold_s)
+        self.dirty.update(member.node for gone in leaving for member in gone.members)
+        placement = self.placement(snapshot, profile)
+        for view in self.views.values():
+            view.changed(self.dirty)
+        self.dirty = set()
         return Facts(
             snapshot=snapshot,
             profile=profile,
@@ -436,12 +460,12 @@ class Memory:
             live_in=self._lent_live_in(),
             budgets={use.queue: use for use in snapshot.budgets},
             live_ids=self._live_ids if self.lends else tuple(self._live_ids),
-            uneasy=self._uneasy(snapshot.now_s),
+            uneasy=self._uneasy,
             asking=sorted(self._asking),
             growing=sorted(self._growing),
             saved=self._saved,
             lowest_priority=min(self._priorities, default=2**63) if profile.preemption else 2**63,
-            placement=self._seen_by_scores(snapshot, profile),
+            placement=placement,
             standings=groups,
             arriving={node.id: GroupName(node.group) for node in coming},
             horizon=Topology.of((*snapshot.nodes, *coming)) if coming else self.topology,
@@ -452,7 +476,7 @@ class Memory:
             },
         )
 
-    def _seen_by_scores(self, snapshot: Snapshot, profile: Profile) -> PlacementView:
+    def placement(self, snapshot: Snapshot, profile: Profile) -> PlacementView:
         """What scores may look at; another object, and all nodes are scored anew, where something of it is other."""
         knobs = profile.placement
         classes = knobs.classes
@@ -484,7 +508,8 @@ class Memory:
                 found.add(id)
         return frozenset(found)
 
-    def _uneasy(self, now_s: float) -> list[WorkloadId]:
+    def _over(self, now_s: float) -> list[WorkloadId]:
+        """Whom stage 2 could have something to say about."""
         found = self._quiet.over(now_s)
         for node in self._troubled if self._troubled else ():
             keys = self._on_node.get(node)

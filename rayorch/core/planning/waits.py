@@ -50,6 +50,12 @@ def quota_waits(draft: Draft, claim: Claim) -> tuple[Wait, ...]:
     return tuple(_quota_wait(draft, claim, shortage) for shortage in found.values())
 
 
+def behind_head(claim: Claim) -> tuple[Wait, ...]:
+    """What those wait for who stand behind this one in a queue with strict order."""
+    detail = f"{claim.id} goes before it in queue {claim.queue}"
+    return (Wait(WaitReason.BEHIND_HEAD, detail, blockers=(claim.id,)),)
+
+
 def _quota_wait(draft: Draft, claim: Claim, short: Shortage) -> Wait:
     reason = LIMIT_REASONS.get(short.kind, WaitReason.QUOTA)
     return Wait(
