@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from rayorch.config import ClusterDocument, QueueDocument, WorkloadDocument, parse_document
-from rayorch.config.eviction import DURATIONS, EvictionSection
+from rayorch.config.eviction import DURATIONS, TIMES, DefragmentSection, EvictionSection
 from rayorch.core.errors import SpecError
-from rayorch.core.eviction import EvictionKnobs
+from rayorch.core.eviction import DefragmentKnobs, EvictionKnobs
+from rayorch.policies.moves import nobody, sampled_search
 
 
 def _document(kind: str, spec: dict[str, Any], queue: str = "q") -> Any:
@@ -41,6 +42,36 @@ def test_every_knob_of_eviction_can_be_set_in_the_cluster_document() -> None:
     numbers = (60.0, 10.0, True, False, 300.0, 120.0, 30.0, 3600.0, 3, 1.5, -1, -1.0)
     expected = EvictionKnobs((), *numbers, by_order=True, order_worth_s=3600.0, by_place=True)
     assert made.to_core().load_profile().eviction == expected
+
+
+def test_every_knob_of_defragmentation_can_be_set_and_a_policy_switches_it_on() -> None:
+    spec = {
+        "every": "5m",
+        "most": 0.1,
+        "window": "2h",
+        "perTurn": 2,
+        "cooldown": "3h",
+        "mostLost": "2m",
+        "worth": "10m",
+        "leastGain": 0.2,
+        "acrossModels": True,
+        "whileWaiting": True,
+        "seed": 5,
+    }
+    made = _document("Cluster", {"policies": {"moves": "sampled_search"}, "defragment": spec})
+    found = made.to_core().load_profile()
+    expected = DefragmentKnobs(300.0, 0.1, 7200.0, 2, 10800.0, 120.0, 600.0, 0.2, True, True, 5)
+    assert found.defragment == expected and found.moves is sampled_search.moves
+    plain = _document("Cluster", {}).to_core().load_profile()
+    assert plain.defragment == DefragmentKnobs() and plain.moves is nobody.moves
+    own = {f"{name}_s" if name in TIMES else name for name in DefragmentSection.model_fields}
+    assert own == {field.name for field in fields(DefragmentKnobs)}
+
+
+@pytest.mark.parametrize(("knob", "value"), [("most", 0), ("most", 1.1), ("perTurn", 0), ("every", "-1s"), ("no", 1)])
+def test_a_knob_of_defragmentation_out_of_range_is_refused_by_name(knob: str, value: object) -> None:
+    with pytest.raises(SpecError, match=f"spec.defragment.{knob}"):
+        _document("Cluster", {"defragment": {knob: value}})
 
 
 def test_no_knob_is_forgotten_but_those_that_only_a_preset_sets() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayorch.config.eviction import EvictionSection
+from rayorch.config.eviction import DefragmentSection, EvictionSection
 from rayorch.config.fields import Amounts, Countables, Duration, Items, Model, Name, Version, resources
 from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
@@ -78,6 +78,7 @@ class Policies(Model):
     serve_size: str | None = None
     recover: str | None = None
     scale: str | None = None
+    moves: str | None = None
 
 
 class Timing(Model):
@@ -117,6 +118,7 @@ class ClusterSpec(Model):
     models: ModelsSection = ModelsSection()
     placement: PlacementSection = PlacementSection()
     eviction: EvictionSection = EvictionSection()
+    defragment: DefragmentSection = DefragmentSection()
     timing: Timing = Timing()
     preemption: bool | None = None
     even_growth: bool | None = None
@@ -212,6 +214,7 @@ class ClusterDocument(Model):
                 self.spec.backfill.to_knobs(),
                 self.spec.reservations.to_knobs(),
                 self.spec.placement.to_core("spec.placement"),
+                self.spec.defragment.to_knobs(),
             ),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),

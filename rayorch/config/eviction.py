@@ -45,3 +45,28 @@ class EvictionSection(Model):
         """By the field names of EvictionKnobs."""
         given: dict[str, float | bool] = self.model_dump(exclude_none=True)
         return {f"{name}_s" if name in DURATIONS else name: value for name, value in given.items()}
+
+
+class DefragmentSection(Model):
+    """The knobs of `core.eviction.DefragmentKnobs`; who is moved says `policies.moves`."""
+
+    every: Duration | None = None
+    most: Annotated[float, Field(gt=0, le=1)] | None = None
+    window: Duration | None = None
+    per_turn: Annotated[int, Field(ge=1, le=1000)] | None = None
+    cooldown: Duration | None = None
+    most_lost: Duration | None = None
+    worth: Duration | None = None
+    least_gain: Annotated[float, Field(ge=0, le=1000)] | None = None
+    across_models: bool | None = None
+    while_waiting: bool | None = None
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None
+
+    def to_knobs(self) -> dict[str, float | bool]:
+        """By the field names of DefragmentKnobs."""
+        given: dict[str, float | bool] = self.model_dump(exclude_none=True)
+        return {f"{name}_s" if name in TIMES else name: value for name, value in given.items()}
+
+
+TIMES = frozenset({"every", "window", "cooldown", "most_lost", "worth"})
+"""The knobs of defragmentation that are lengths of time."""

@@ -30,6 +30,7 @@ POLICY_SLOTS: Mapping[str, tuple[str, ...]] = {
     "serve_size": ("workload", "now_s"),
     "recover": ("workload", "allocation", "lost_nodes", "now_s"),
     "scale": ("waiting",),
+    "moves": ("view",),
 }
 """The slots of a profile that take a function, and what it is called with; see `core.policy`."""
 
@@ -43,6 +44,7 @@ HOMES: Mapping[str, tuple[str, str]] = {
     "serve_size": ("serve", "size"),
     "recover": ("recover", "recover"),
     "scale": ("scale", "wanted"),
+    "moves": ("moves", "moves"),
 }
 """Where the policies that come with rayorch are, by slot: the package in `rayorch.policies`, and the usual function."""
 
@@ -54,8 +56,8 @@ class ProfileSettings:
     """A profile as text can say it: what differs from the `preset`.
 
     `policies`: by slot, the name of one of ours ("usage", "las:promoting_key") or an import string
-    ("module:function"). `knobs`, `ordering`, `models`, `eviction`: values by the field names of Profile, OrderKnobs,
-    ModelKnobs and EvictionKnobs. `placement` None, `name` empty: the preset's.
+    ("module:function"). `knobs`, `ordering`, `models`, `eviction`, `defragment`: values by the field names of Profile,
+    OrderKnobs, ModelKnobs, EvictionKnobs and DefragmentKnobs. `placement` None, `name` empty: the preset's.
     """
 
     name: str = ""
@@ -68,6 +70,7 @@ class ProfileSettings:
     backfill: Mapping[str, Knob] = field(default_factory=dict)
     reservations: Mapping[str, float] = field(default_factory=dict)
     placement: PlacementKnobs | None = None
+    defragment: Mapping[str, Knob] = field(default_factory=dict)
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
@@ -88,7 +91,8 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
     eviction = replace(profile.eviction, **settings.eviction)  # type: ignore[arg-type]  # checked by the document
     backfill = replace(profile.backfill, **settings.backfill)  # type: ignore[arg-type]  # checked by the document
     reservations = replace(profile.reservations, **settings.reservations)
-    profile = replace(profile, ordering=ordering, models=models, eviction=eviction)
+    defragment = replace(profile.defragment, **settings.defragment)  # type: ignore[arg-type]  # as above
+    profile = replace(profile, ordering=ordering, models=models, eviction=eviction, defragment=defragment)
     profile = replace(profile, backfill=backfill, reservations=reservations)
     if settings.placement is not None:
         profile = replace(profile, placement=settings.placement)

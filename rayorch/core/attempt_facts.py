@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rayorch.core.ids import WorkloadId
@@ -18,20 +18,24 @@ class StopCause(StrEnum):
     DRAINED = "drained"
     START_FAILED = "start_failed"
     LEASE_LAPSED = "lease_lapsed"
-    MOVED = "moved"  # to other seats, so that somebody else fits
+    MOVED = "moved"  # to other seats, so that somebody else fits or less is stranded
     STALE = "stale"  # it was below its minimum for too long
     TIME_LIMIT = "time_limit"  # it has run as long as it may
 
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """An attempt's end, journalled before anyone is told. After `deadline_s` it is forced."""
+    """An attempt's end, journalled before anyone is told. After `deadline_s` it is forced.
+
+    `seats`: the node of each member, by role and index, that the next attempt is to have; none: wherever it fits.
+    """
 
     cause: StopCause
     reason: str
     ordered_s: float
     deadline_s: float
     beneficiary: WorkloadId | None = None
+    seats: tuple[tuple[str, int, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from rayorch.core.types import (
     Kind,
     Member,
     MemberPhase,
+    NodeId,
     QueueId,
     State,
     StopCause,
@@ -185,8 +186,22 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         requeued_s=event.at_s,
         last_cause=event.cause,
         last_started_s=workload.started_s,
-        former=workload.placement if event.cause in LOST_A_PART else (),
+        former=_former(workload, event.cause),
         yielded_to=workload.stop.beneficiary if workload.stop is not None else None,
+    )
+
+
+def _former(workload: Workload, cause: StopCause | None) -> tuple[Member, ...]:
+    """The seats that the next attempt looks for first: what may be left of the last one's, or where it moves to."""
+    if cause in LOST_A_PART:
+        return workload.placement
+    if cause is not StopCause.MOVED or workload.stop is None or not workload.stop.seats:
+        return ()
+    nodes = {(role, index): NodeId(node) for role, index, node in workload.stop.seats}
+    return tuple(
+        changed(m, node=nodes[m.role, m.index], path="", model="", channel=None)
+        for m in workload.placement
+        if (m.role, m.index) in nodes
     )
 
 

@@ -56,3 +56,28 @@ class EvictionKnobs:
     by_order: bool = False
     order_worth_s: float = 0.0
     by_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DefragmentKnobs:
+    """How much may be moved by a profile's `moves` policy so that less of what is free is stranded.
+
+    `every_s`: least time between two turns in which something is moved. `most`: at most this part of all running
+    workloads, but one, is moved within `window_s`. `per_turn`: and at most so many at once. `cooldown_s`: how long an
+    attempt has run, and how long ago it was moved for whatever reason, before it is moved. `most_lost_s`: only work
+    that loses at most that, per GPU, a restart included. `worth_s`: what a GPU of fragmentation less is worth, in
+    GPU-seconds. `least_gain`: by how many GPUs a step must lower it. `across_models`: work that names no model of GPU
+    may go to another one. `while_waiting`: also while somebody waits for room. `seed`: of what a policy draws.
+    """
+
+    every_s: float = 60.0
+    most: float = 0.02
+    window_s: float = 3600.0
+    per_turn: int = 4
+    cooldown_s: float = 1800.0
+    most_lost_s: float = 90.0
+    worth_s: float = 3600.0
+    least_gain: float = 0.05
+    across_models: bool = False
+    while_waiting: bool = False
+    seed: int = 0

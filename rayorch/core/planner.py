@@ -25,6 +25,7 @@ from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.lend import lend
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.memory import Memory
+from rayorch.core.planning.moves import move
 from rayorch.core.planning.outrank import evict_by_order
 from rayorch.core.planning.passes import run_passes
 from rayorch.core.planning.place import expect, hold, place, promise
@@ -125,6 +126,7 @@ def _seated(draft: Draft) -> Draft:
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
     upgrade(draft)  # and better GPU models
     defragment(draft)  # and whole nodes
+    move(draft)  # and whatever else is less stranded
     return draft
 
 

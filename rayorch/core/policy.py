@@ -10,8 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rayorch.core.decisions import GangDemand
+from rayorch.core.eviction import DefragmentKnobs as DefragmentKnobs
 from rayorch.core.eviction import EvictionKnobs as EvictionKnobs
+from rayorch.core.marks import marked
 from rayorch.core.model_choice import ModelKnobs as ModelKnobs
+from rayorch.core.moves import MovesView as MovesView
+from rayorch.core.moves import Step as Step
+from rayorch.core.moves import moves_somebody as moves_somebody
 from rayorch.core.ordering import OrderKnobs as OrderKnobs
 from rayorch.core.ordering import OrderView as OrderView
 from rayorch.core.ordering import QueueHead as QueueHead
@@ -47,6 +52,9 @@ included, before room and quota."""
 RecoverPolicy = Callable[[Workload, Allocation, tuple[str, ...], float], StopCause | None]
 """(workload, its allocation, ids of lost nodes, now_s) -> why to end the attempt, None to let it live."""
 
+MovesPolicy = Callable[[MovesView], tuple[Step, ...]]
+"""(view) -> which seats of running gangs go elsewhere so that less of what is free is stranded (`core.moves`)."""
+
 ScalePolicy = Callable[[tuple[GangDemand, ...]], tuple[GangDemand, ...]]
 """(gangs that no free room takes, in order, each within quota) -> those to ask new nodes for, each one whole."""
 
@@ -54,6 +62,12 @@ ScalePolicy = Callable[[tuple[GangDemand, ...]], tuple[GangDemand, ...]]
 def tightest(bundle: Resources, node: NodeView, view: PlacementView) -> int | None:
     """The device that is left with least."""
     return None
+
+
+@marked(nobody=True)
+def stay(view: MovesView) -> tuple[Step, ...]:
+    """Nobody is moved."""
+    return ()
 
 
 def ask_for_all(waiting: tuple[GangDemand, ...]) -> tuple[GangDemand, ...]:
@@ -106,7 +120,8 @@ class Profile:
     `provision_s`: how long a new node is expected to take where nothing has been learned yet; an order is given up
     after `provision_deadline_factor` times the expected time, at least a minute late, and its group is left alone for
     `group_backoff_s`, doubled each time up to `group_backoff_max_s`.
-    `device`: which GPU of its node a share goes to.
+    `device`: which GPU of its node a share goes to. `moves`: who changes its nodes so that less is stranded, as far as
+    `defragment` lets it.
     `ordering`: the knobs of the order policies. `placement`: those of the score policies.
     `eviction`: those of stage 6. `models`: of which GPU model.
     `backfill`: who may use nodes that are held for others later on. `reservations`: when these begin to hold nodes.
@@ -125,6 +140,7 @@ class Profile:
     recover: RecoverPolicy
     scale: ScalePolicy = ask_for_all
     device: DevicePolicy = tightest
+    moves: MovesPolicy = stay
     start_deadline_s: float = 30.0
     block_node_s: float = 30.0
     lease_s: float = 10.0
@@ -141,6 +157,7 @@ class Profile:
     group_backoff_max_s: float = 1800.0
     preemption: bool = True
     eviction: EvictionKnobs = EvictionKnobs()
+    defragment: DefragmentKnobs = DefragmentKnobs()
     models: ModelKnobs = ModelKnobs()
     even_growth: bool = False
     backfill: BackfillKnobs = BackfillKnobs()

@@ -454,7 +454,7 @@ class Workload:
     `rule_failures`: own failures by the place of the retry rule that they fell under. `requeues`: how often it went
     back to its queue for causes that were not its own. `progress`: how its entries are; only of an array.
     `last_cause`, `last_started_s`: why the last attempt was ended by us and when it had begun. `former`: its seats,
-    where it ended because a node was lost, drained or silent: those that are left are taken again.
+    where it ended because a node was lost, drained or silent, or those that it was moved to: what is there is taken.
     """
 
     spec: WorkloadSpec

@@ -41,7 +41,7 @@ from rayorch.core.planning.lines import Key as OrderKey
 from rayorch.core.planning.quiet import QuietTimes
 from rayorch.core.planning.takings import Leaving, Offer, leaving_of, owed
 from rayorch.core.planning.tracked import Tracked, ideal
-from rayorch.core.policy import Profile
+from rayorch.core.policy import Profile, moves_somebody
 from rayorch.core.quota import Quota, QuotaTree
 from rayorch.core.room import Room, bound
 from rayorch.core.snapshot import Snapshot
@@ -174,7 +174,7 @@ class Memory:
             snapshot.capacity.fixed
             and not (self._uneasy or self._asking or self._growing or self._joint or self._saved)
             and not (self._leaving or self._yielded or self._broken or snapshot.reservations)
-            and not profile.eviction.whole_node_worth_s
+            and not (profile.eviction.whole_node_worth_s or moves_somebody(profile.moves))
         )
 
     @property
@@ -480,7 +480,7 @@ class Memory:
         """What scores may look at; another object, and all nodes are scored anew, where something of it is other."""
         knobs = profile.placement
         classes = knobs.classes
-        if not classes and looks_at_classes(profile.score):
+        if not classes and (looks_at_classes(profile.score) or moves_somebody(profile.moves)):
             if self._asked[0] is not snapshot.asked:
                 self._asked = (snapshot.asked, task_classes(snapshot.asked))
             classes = self._asked[1]

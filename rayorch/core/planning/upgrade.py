@@ -37,10 +37,25 @@ def keep_promises(draft: Draft) -> None:
         workload = draft.facts.workloads.get(gone.workload) if gone.beneficiary == gone.workload else None
         if workload is not None and workload.state is State.STOPPING:
             claim = _claim(draft, workload, workload.spec.accelerators)
-            nodes = find(claim.shape, draft.search(draft.soon.room))
+            nodes = promised(draft, workload, claim) or find(claim.shape, draft.search(draft.soon.room))
             if nodes is not None:
                 members = draft.charge(claim, nodes, draft.soon)
                 draft.reserves.append(Reserve(workload.id, members, True, "the seats that it moves to"))
+
+
+def promised(draft: Draft, workload: Workload, claim: Claim) -> tuple[NodeId, ...] | None:
+    """The nodes that its stop order says it moves to, if all of them still have the room."""
+    order = workload.stop
+    seats = {(role, index): NodeId(node) for role, index, node in order.seats} if order is not None else {}
+    nodes = tuple(seats[ask.role, ask.index] for ask in claim.asks if (ask.role, ask.index) in seats)
+    if not nodes or len(nodes) < len(claim.asks):
+        return None
+    room = draft.soon.room.copy()
+    for ask, node in zip(claim.asks, nodes, strict=True):
+        if not room.fits(node, ask.bundle):
+            return None
+        room.take(node, ask.bundle)
+    return nodes
 
 
 def upgrade(draft: Draft) -> None:

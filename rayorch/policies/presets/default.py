@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rayorch.core.policy import Profile
 from rayorch.policies.adapt import elastic
+from rayorch.policies.moves import nobody
 from rayorch.policies.order import priority
 from rayorch.policies.place import best_fit
 from rayorch.policies.queue_order import deserved
@@ -23,4 +24,5 @@ PRESET = Profile(
     serve_size=demand.size,
     recover=whole_gang.recover,
     scale=gangs.wanted,
+    moves=nobody.moves,
 )

@@ -1,0 +1,1 @@
+"""Which running gangs change their nodes so that less of what is free is stranded."""
