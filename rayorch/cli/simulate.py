@@ -64,6 +64,10 @@ Provision = Annotated[
 ]
 Refused = Annotated[float, typer.Option("--provision-refused", help="Part of the orders that is never filled.")]
 MinNodes = Annotated[int, typer.Option("--min-nodes", min=0, help="So many of each kind are never given back.")]
+Serve = Annotated[
+    list[str] | None,
+    typer.Option("--serve", help="NAME,peak=REQUESTS[,replicas=1-16,…]: an application beside the jobs; repeatable."),
+]
 Elastic = Annotated[
     str | None, typer.Option("--elastic", help="0.5:2: jobs run with half to twice the members that they ask for.")
 ]
@@ -111,6 +115,7 @@ def simulate(
     provision: Provision = None,
     provision_refused: Refused = 0.0,
     min_nodes: MinNodes = 0,
+    serve: Serve = None,
     per_job: PerJob = False,
     fragmentation: Fragmentation = True,
     parallel: Parallel = 0,
@@ -133,6 +138,7 @@ def simulate(
         elastic=elastic,
         provision=provision is not None,
         min_nodes=min_nodes,
+        serve=serve or (),
         queues=() if queues is None else _queues(queues),
         quota_by_use=quota_by_use,
         models=options.models_of(

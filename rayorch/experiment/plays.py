@@ -12,6 +12,7 @@ from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.nodes import gpus_in
 from rayorch.experiment.profiles import fingerprint
+from rayorch.experiment.serves import Served, with_services
 from rayorch.experiment.store import key_of, trace_digest
 from rayorch.experiment.variants import Resample, resampled, without_too_large
 from rayorch.sim.generators import at_load
@@ -30,6 +31,7 @@ class Inputs:
 
     `resample`: how each seed gets a trace of its own. `per_job`: also keep what became of each job. `fragmentation`:
     measure it over time. `groups`: the nodes come and go as these do; `nodes` are then all that there may be.
+    `served`: applications that serve beside the jobs.
     """
 
     trace: Trace
@@ -43,6 +45,7 @@ class Inputs:
     per_job: bool = False
     fragmentation: bool = True
     groups: tuple[Supply, ...] = ()
+    served: tuple[Served, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def plays_of(
         inputs.resample,
         inputs.fragmentation,
         inputs.groups,
+        inputs.served,
     )
     base = key_of(shared)
     prints = [fingerprint(profile) for profile in profiles]
@@ -100,6 +104,7 @@ def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | No
     trace, too_large = without_too_large(trace, inputs.nodes)
     if one.load is not None:
         trace = at_load(trace, gpus_in(inputs.nodes), one.load)
+    trace = with_services(trace, inputs.served, one.seed, inputs.until_s)
     outcome = run(
         trace,
         () if inputs.groups else inputs.nodes,

@@ -18,6 +18,7 @@ from rayorch.experiment.options import loads_of, sizes_of
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
 from rayorch.experiment.progress import Watcher, watcher
+from rayorch.experiment.serves import Served, served_of
 from rayorch.experiment.store import Store, write_whole
 from rayorch.experiment.variants import Resample, elastic_as, quotas_by_use
 from rayorch.sim.generators import first_jobs
@@ -122,6 +123,7 @@ def simulate(
     racks: int | None = None,
     provision: bool = False,
     min_nodes: int = 0,
+    serve: Sequence[str | Served] = (),
     trace_format: str | None = None,
     trace_options: Mapping[str, object] | None = None,
     out: str | Path | None = None,
@@ -143,6 +145,7 @@ def simulate(
     `resample`: "blocks", "weeks" or "fitted", by which each seed plays another trace like this one.
     `until_s`: end of the simulated time. `provision`: the cluster's nodes are ordered when they are needed, come after
     what `models.provisioning` says, and are given back when they are idle; `min_nodes` of each kind stay.
+    `serve`: applications that serve beside the jobs ("chat,peak=12,replicas=1-16").
     `out`: a folder in which every finished run is kept; `resume`: take from there what is finished already.
     `per_job`: keep what became of each job there too. `fragmentation`: measure it over time.
     `parallel`: so many runs at once on Ray; 0: in this process.
@@ -183,6 +186,7 @@ def simulate(
         per_job,
         fragmentation,
         groups,
+        _served(serve, loaded),
     )
     chosen = profiles_of([profiles] if isinstance(profiles, str | Profile) else profiles)
     if not seeds:
@@ -210,6 +214,15 @@ def _read(path: str | Path, format: str | None, options: Mapping[str, object]) -
         if error.field in options:
             raise SpecError("--trace-option", f"{error.field} {error.message}") from error
         raise
+
+
+def _served(given: Sequence[str | Served], trace: Trace) -> tuple[Served, ...]:
+    found = served_of([one for one in given if isinstance(one, str)])
+    found = (*found, *(one for one in given if not isinstance(one, str)))
+    ids = {job.id for job in trace.jobs} if found else set()
+    if taken := next((one.service.id for one in found if one.service.id in ids), None):
+        raise SpecError("--serve", f"{taken} is the id of a job of the trace")
+    return found
 
 
 def _resample(how: Resample | str) -> Resample:

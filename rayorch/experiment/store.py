@@ -40,7 +40,7 @@ def code_digest() -> str:
 
 def trace_digest(trace: Trace) -> str:
     """Of its jobs. O(jobs)."""
-    digest = hashlib.sha256(repr(trace.speed).encode())
+    digest = hashlib.sha256(repr((trace.speed, trace.services)).encode())
     asks: dict[int, str] = {}
     for job in trace.jobs:
         ask = asks.get(id(job.ask))

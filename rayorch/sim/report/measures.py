@@ -93,6 +93,14 @@ MEASURES: tuple[Measure, ...] = (
     Measure("lost_gpu_h", "lost", Unit.GPU_HOURS, Better.LESS, "work done again and starts over, in GPU-hours"),
     Measure("preemptions", "preemptions", Unit.COUNT, Better.LESS, "how often the planner stopped a job"),
     Measure("preempted_jobs", "preempted jobs", Unit.COUNT, Better.LESS, "jobs that were stopped at least once"),
+    Measure(
+        "attainment",
+        "attainment",
+        Unit.SHARE,
+        Better.MORE,
+        "requests that the replicas of applications could take at once / requests that there were, over the makespan",
+    ),
+    Measure("serving_gpu_h", "serving", Unit.GPU_HOURS, Better.NEITHER, "GPU-hours that applications held"),
     Measure("node_h", "node-hours", Unit.NODE_HOURS, Better.LESS, "hours of nodes that were there, over the makespan"),
     Measure("nodes_added", "nodes added", Unit.COUNT, Better.NEITHER, "nodes that were ordered and came"),
     Measure(

@@ -12,6 +12,7 @@ from rayorch.sim.generators import offered_load
 from rayorch.sim.report.fairness import QueueShare, asked_while_held, by_queue, held_steps, jain, queue_shares, rhos
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.over_time import Floats, Steps, parts
+from rayorch.sim.report.serving import attainment, over_time, share_of
 from rayorch.sim.report.summary import Curve, Distribution, OverTime, Summary
 from rayorch.sim.trace.model import Trace
 from rayorch.sim.trace.outcome import JobRecord, Outcome
@@ -59,6 +60,9 @@ def summarise(
     figures |= _times("jct", jct) | _times("wait", wait) | _slowdowns(jct, duration)
     figures |= _use(outcome, start_s, end_s, capacity) | _fairness_figures(fairness, shares)
     figures |= _nodes(outcome, start_s, end_s)
+    services = tuple(share_of(record, start_s, end_s) for record in outcome.services)
+    figures["attainment"] = attainment(outcome.services, start_s, end_s)
+    figures["serving_gpu_h"] = sum(share.gpu_h for share in services) if services else None
     figures |= {"events": outcome.events, "turns": outcome.turns, "cpu_s": outcome.cpu_s}
     figures["events_per_cpu_s"] = outcome.events / outcome.cpu_s if outcome.cpu_s > 0 else None
     return Summary(
@@ -78,6 +82,7 @@ def summarise(
         rho=_distribution(fairness),
         over_time=_over_time(outcome, start_s, end_s),
         queues=shares,
+        services=services,
     )
 
 
@@ -211,8 +216,16 @@ def _over_time(outcome: Outcome, start_s: float, end_s: float) -> OverTime:
         means(series.waiting_jobs),
         () if series.fragmentation is None else means(series.fragmentation),
         _elastic_sizes(outcome.records, edges),
+        *_serving_curves(outcome, edges),
         _held_by_queue(outcome.records, edges),
     )
+
+
+def _serving_curves(outcome: Outcome, edges: Floats) -> tuple[Curve, Curve]:
+    if not outcome.services:
+        return (), ()
+    wanted, able = over_time(outcome.services, edges)
+    return _curve(wanted), _curve(able)
 
 
 def _elastic_sizes(records: Sequence[JobRecord], edges: Floats) -> Curve:

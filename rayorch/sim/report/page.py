@@ -41,6 +41,7 @@ def page(runs: Sequence[Summary], version: str) -> str:
             *_plots(at_load),
         ]
     body += [_queues(group.runs[0]) for group in groups(runs)]
+    body += [_services(group.runs[0]) for group in groups(runs)]
     body += ["<details><summary>What the figures mean</summary>", _meanings(), "</details>"]
     body += [f"<p>rayorch {_text(version)}; ± are 95 % confidence intervals over seeds.</p>"]
     return (
@@ -96,6 +97,7 @@ def _plots(at_load: Sequence[Group]) -> list[str]:
         plots.allocation(at_load),
         plots.share_over_time(at_load, "fragmentation", "Fragmentation: free GPUs that are of no use"),
         plots.ratio_over_time(at_load, "elastic_size", "Elastic jobs: GPUs held over GPUs asked for"),
+        plots.serving(at_load),
         plots.queue_parts(at_load),
         *(plots.holders(group.runs[0]) for group in at_load),
     ]
@@ -119,6 +121,26 @@ def _queues(run: Summary) -> str:
     ]
     heading = ("queue", "jobs", "quota", "GPU-h held", "of all held", "of its due", "JCT mean", "wait mean")
     name = f"Queues: {run.profile}, load {load_name(run.load)}, seed {run.seed}"
+    return f"<details><summary>{_text(name)}</summary>{_rows(heading, rows)}</details>"
+
+
+def _services(run: Summary) -> str:
+    if not run.services:
+        return ""
+    rows = [
+        [
+            _text(s.service),
+            _text(s.queue),
+            "" if s.attainment is None else f"{s.attainment * 100:.2f} %",
+            "" if s.met is None else f"{s.met * 100:.2f} %",
+            f"{s.replicas_avg:.2f}",
+            f"{s.gpu_h:,.0f}",
+            _text(s.refused or s.stops),
+        ]
+        for s in run.services
+    ]
+    heading = ("application", "queue", "attainment", "time in which all was met", "replicas", "GPU-h", "stops")
+    name = f"Applications: {run.profile}, load {load_name(run.load)}, seed {run.seed}"
     return f"<details><summary>{_text(name)}</summary>{_rows(heading, rows)}</details>"
 
 

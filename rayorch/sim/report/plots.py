@@ -91,6 +91,22 @@ def ratio_over_time(groups: Sequence[Group], what: str, heading: str) -> str:
         return _svg(drawing, axes)
 
 
+def serving(groups: Sequence[Group]) -> str:
+    """Requests of applications and what their replicas could take; the first seed of each profile. Empty: none."""
+    known = [(n, g) for n, g in enumerate(groups) if g.runs[0].over_time.requests]
+    if not known:
+        return ""
+    with _style():
+        drawing, axes = _one("Requests at once, and what replicas could take")
+        first = known[0][1].runs[0].over_time
+        _stairs(axes, first, first.requests, "#999999", "requests", dashed=True)
+        for n, group in known:
+            _stairs(axes, group.runs[0].over_time, group.runs[0].over_time.answerable, _colour(n), group.profile)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("hours")
+        return _svg(drawing, axes)
+
+
 def holders(run: Summary) -> str:
     """Who held what: GPUs by queue over time, one on top of the other."""
     over = run.over_time

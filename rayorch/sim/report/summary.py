@@ -9,6 +9,7 @@ from typing import cast
 from rayorch.core.errors import SpecError
 from rayorch.sim.report.fairness import QueueShare
 from rayorch.sim.report.measures import BY_KEY
+from rayorch.sim.report.serving import ServiceShare
 
 SCHEMA = "rayorch/run/v1"
 """Of a run's file. A file of another version is not read."""
@@ -28,7 +29,8 @@ class Distribution:
 class OverTime:
     """Means over equal parts of the makespan; `edges_s` has one more. `held_by_queue`: GPUs, the largest queues first,
     the rest together under "others". `elastic_size`: GPUs that elastic jobs hold over those that they asked for, 0
-    where none runs; empty: there are none."""
+    where none runs; empty: there are none. `requests`, `answerable`: requests at once of all
+    applications, and what their replicas could take."""
 
     edges_s: Curve = ()
     allocated_gpus: Curve = ()
@@ -37,6 +39,8 @@ class OverTime:
     waiting_jobs: Curve = ()
     fragmentation: Curve = ()
     elastic_size: Curve = ()
+    requests: Curve = ()
+    answerable: Curve = ()
     held_by_queue: tuple[tuple[str, Curve], ...] = ()
 
 
@@ -65,6 +69,7 @@ class Summary:
     rho: Distribution = Distribution()
     over_time: OverTime = OverTime()
     queues: tuple[QueueShare, ...] = field(default=())
+    services: tuple[ServiceShare, ...] = field(default=())
 
     def to_dict(self) -> dict[str, object]:
         """As JSON has it."""
@@ -87,6 +92,7 @@ def summary_from(value: object) -> Summary:
         given |= curves
         given["over_time"] = OverTime(held_by_queue=held, **plain)
         given["queues"] = tuple(QueueShare(**queue) for queue in given["queues"])
+        given["services"] = tuple(ServiceShare(**service) for service in given["services"])
         given["too_large"] = tuple(str(name) for name in given["too_large"])
         return Summary(**given)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

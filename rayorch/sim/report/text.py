@@ -81,6 +81,8 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
         said.append(
             f"{refused} jobs were refused at the door and never waited: no queue takes them, or their id is none"
         )
+    turned_away = {f"{s.service} was refused at the door: {s.refused}" for r in runs for s in r.services if s.refused}
+    said += [f"the application {one}" for one in sorted(turned_away)]
     for group in groups(runs):
         said += _of_group(group)
     if seeds_change_nothing(runs):

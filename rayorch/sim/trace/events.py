@@ -22,6 +22,7 @@ class Moment(IntEnum):
     NOTICE = 5  # that nodes will be taken away is announced
     WAKE = 6  # nothing happens, but the plan may be another one now
     JOIN = 7  # a node that was ordered is there
+    DEMAND = 8  # an application has another demand
 
 
 class Scheduled(NamedTuple):

@@ -84,12 +84,34 @@ class BadRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """An application that serves beside the jobs.
+
+    `demand`: (time, requests at once): from then on it has so many; times rise, the first is its submission. `each`:
+    what a replica takes; `least`, `most`: replicas; `target`: requests that one of them answers at once. `start_s`: how
+    long a new replica takes until it answers any.
+    """
+
+    id: str
+    demand: tuple[tuple[float, float], ...]
+    each: Resources
+    most: int
+    least: int = 1
+    target: float = 1.0
+    start_s: float = 0.0
+    queue: str = "serve"
+    priority: int = 100
+    preemptible: bool = True
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Jobs by (submit_s, order in the file).
 
     `nodes`: where the trace names the machines. `queues`: where it implies quotas. `refused`: the rows that could not
     be used. `source`: the path, or the generator with its seed. `speed`: how fast its jobs go where they lie, where the
-    trace brings that.
+    trace brings that. `services`: what serves beside them.
     """
 
     name: str
@@ -99,3 +121,4 @@ class Trace:
     refused: tuple[BadRow, ...] = ()
     source: str = ""
     speed: SpeedModel | None = field(default=None, repr=False)
+    services: tuple[Service, ...] = ()

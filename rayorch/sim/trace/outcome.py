@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayorch.core.types import NodeId, State
+from rayorch.sim.trace.model import Service
 
 Floats = NDArray[np.float64]
 
@@ -99,6 +100,24 @@ class NodeStay(NamedTuple):
     to_s: float
 
 
+class ReplicaRun(NamedTuple):
+    """One stretch in which an application had so many replicas."""
+
+    from_s: float
+    to_s: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecord:
+    """What became of an application. `stops`: how often all of it was stopped; `refused`: why, at the door."""
+
+    service: Service
+    runs: tuple[ReplicaRun, ...] = ()
+    stops: int = 0
+    refused: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """One run of a trace under a profile.
@@ -120,3 +139,4 @@ class Outcome:
     log_sha256: str
     fixed_nodes: int = 0
     stays: tuple[NodeStay, ...] = ()
+    services: tuple[ServiceRecord, ...] = ()

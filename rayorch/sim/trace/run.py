@@ -22,6 +22,7 @@ from rayorch.core.policy import Profile
 from rayorch.core.reports import CheckpointCommitted, StepReported
 from rayorch.core.types import (
     UNIT,
+    Kind,
     Member,
     NodeSpec,
     QueueId,
@@ -43,6 +44,7 @@ from rayorch.sim.trace.fragments import Fragments
 from rayorch.sim.trace.jobs import RunningJob
 from rayorch.sim.trace.model import Trace, TraceJob
 from rayorch.sim.trace.outcome import JobRecord, Outcome, Progress
+from rayorch.sim.trace.serving import Serving, check_services
 from rayorch.sim.trace.supply import Supplies, Supply
 from rayorch.sim.trace.wakes import Wakes
 
@@ -85,6 +87,7 @@ def run(
     if not where and not groups:
         raise SpecError("nodes", f"trace {trace.name} names none, so that some must be given")
     model = models if models is not None else SimModels()
+    check_services(trace.services, (job.id for job in trace.jobs))
     moments = Moments()
     supplies = Supplies(groups, model.provisioning, profile, seed, moments) if groups else None
     cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile, supplies=supplies)
@@ -97,7 +100,8 @@ def run(
 def with_queues(trace: Trace, queues: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
     """These queues, and those that jobs name besides, with the queues above them; parents first."""
     known = {spec.id: spec for spec in queues}
-    for name in sorted({job.queue for job in trace.jobs} | {spec.id for spec in queues}):
+    asking = {job.queue for job in trace.jobs} | {service.queue for service in trace.services}
+    for name in sorted(asking | {spec.id for spec in queues}):
         at = QueueId(name)
         while at not in known or QueueSpec(at).parent is not None:
             known.setdefault(at, QueueSpec(at))
@@ -153,6 +157,8 @@ class _Loop:
         self._faults = Faults(cluster, models.failures, seed, self._moments, until_s)
         self._wakes = Wakes(cluster, self._moments)
         self._beside = Beside(models.colocation, self._jobs) if models.colocation is not None else None
+        found = trace.services
+        self._serving = Serving(found, cluster, self._moments, self._diary, self._wakes) if found else None
         cluster.witness = self
 
     # ------------------------------------------------------------ the loop
@@ -185,7 +191,11 @@ class _Loop:
         """Whether something may still change for those who wait."""
         if self._wakes.awaited or self._faults.awaited:
             return True
-        return bool(self._jobs) and self._supplies is not None and self._supplies.awaited
+        if not self._jobs and self._trace.jobs:
+            return False
+        if self._serving is not None and self._serving.awaited:
+            return True
+        return self._supplies is not None and self._supplies.awaited
 
     def _has_turn(self, now_s: float) -> bool:
         """Whether the loop looks now. Where it goes by rounds, it looks at the next one at what has happened."""
@@ -206,8 +216,12 @@ class _Loop:
                     job = self._jobs.get(event.id)
                     if job is not None and job.stamp == event.stamp:
                         self._attempt(event.kind, job, now_s)
+                    elif job is None and self._serving is not None:
+                        self._serving.stopped(event.id, event.stamp)
                 case Moment.WAKE:
                     self._wakes.woken(event.at_s)
+                case Moment.DEMAND if self._serving is not None:
+                    self._serving.changes(event.stamp, now_s)
                 case Moment.JOIN:
                     self._join(event.stamp, now_s)
                 case _:
@@ -341,6 +355,8 @@ class _Loop:
 
     def started(self, workload: Workload, members: tuple[Member, ...]) -> None:
         """Witness: its work begins, after what a restart takes."""
+        if self._serving is not None and workload.spec.kind is Kind.SERVE:
+            return self._serving.started(workload, members)
         now_s, diary = self._cluster.now_s, self._diary
         job = self._jobs[workload.spec.id]
         self._hold(job, workload.attempt, members)
@@ -362,6 +378,8 @@ class _Loop:
 
     def resized(self, workload: Workload, members: tuple[Member, ...]) -> None:
         """Witness: it goes on with other seats, from its checkpoint and after what a restart takes."""
+        if self._serving is not None and workload.spec.kind is Kind.SERVE:
+            return self._serving.resized(workload, members)
         now_s, job = self._cluster.now_s, self._jobs[workload.spec.id]
         works = workload.ready_s is not None and not job.broken
         if works:
@@ -396,6 +414,8 @@ class _Loop:
 
     def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
         """Witness: it writes a checkpoint, where the order leaves it the time, and ends."""
+        if self._serving is not None and workload.spec.kind is Kind.SERVE:
+            return self._serving.told_to_stop(workload, order)
         now_s = self._cluster.now_s
         job = self._jobs[workload.spec.id]
         job.pause(now_s)
@@ -471,6 +491,7 @@ class _Loop:
             turns=self._turns,
             cpu_s=_cpu_s() - self._begun_s,
             log_sha256=self._diary.sha256,
+            services=() if self._serving is None else self._serving.records(now_s),
             stays=() if self._supplies is None else self._supplies.stays(now_s),
         )
 

@@ -60,6 +60,10 @@ class Wakes:
             self._at.add(at_s)
             self._moments.put(at_s, Moment.WAKE, NOBODY, 0)
 
+    def now(self) -> None:
+        """The plan must be asked once more in this moment."""
+        self._moments.put(self._cluster.now_s, Moment.WAKE, NOBODY, 0)
+
     # ------------------------------------------------------------ what has happened
 
     def started(self, workload: Workload) -> None:
@@ -79,7 +83,7 @@ class Wakes:
 
     def resized(self, workload: Workload) -> None:
         """What it gave back is free in this moment; later it may grow again."""
-        self._moments.put(self._cluster.now_s, Moment.WAKE, NOBODY, 0)
+        self.now()
         self.at(self._cluster.now_s + self._profile.grow_cooldown_s)
 
     def _rank(self, id: WorkloadId) -> None:
