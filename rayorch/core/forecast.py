@@ -36,6 +36,11 @@ Remaining = tuple[float, float]
 """Seconds of work that are left, in half of all cases at most the first, in nine of ten at most the second."""
 
 
+def is_foretold(spec: WorkloadSpec) -> bool:
+    """Whether anything is known of how long it will run that is not learned from others."""
+    return spec.wall_limit_s is not None or spec.expected_s is not None or spec.total_steps is not None
+
+
 class Seen:
     """What forecasts of one turn need again in the next: to which classes work belongs, and how long samples took.
 

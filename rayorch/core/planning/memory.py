@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rayorch.core.asked import AskedClass, task_classes
 from rayorch.core.capacity import GroupName, Provider
 from rayorch.core.decisions import GangDemand
-from rayorch.core.forecast import Seen
+from rayorch.core.forecast import Seen, is_foretold
 from rayorch.core.lost_time import rate_of
 from rayorch.core.ordering import Basis
 from rayorch.core.placement import PlacementView, TaskClass, capacity_by_model, looks_at_classes
@@ -119,6 +119,7 @@ class Memory:
         self._foreign: set[NodeId] = set()
         self._held: dict[WorkloadId, Allocation] = {}
         self._live_ids: list[WorkloadId] = []
+        self.foretold: dict[WorkloadId, None] = {}  # of those that hold seats, in the same order
         self._charged: dict[WorkloadId, tuple[Workload, Resources]] = {}
         self._leaving: dict[WorkloadId, list[Leaving]] = {}
         self._live_in: dict[QueueId, dict[WorkloadId, Workload]] = {}
@@ -385,6 +386,7 @@ class Memory:
 
     def _clear(self, id: WorkloadId) -> None:
         if self._held.pop(id, None) is not None:
+            self.foretold.pop(id, None)
             del self._live_ids[bisect_left(self._live_ids, id)]
             workload, amount = self._charged.pop(id)
             self.quota.refund(workload.spec.queue, amount, workload.spec.owner, 1)
@@ -415,6 +417,8 @@ class Memory:
     def _hold(self, workload: Workload, allocation: Allocation, profile: Profile) -> None:
         id, queue, amount = workload.spec.id, workload.spec.queue, allocation.charge
         self._held[id] = allocation
+        if is_foretold(workload.spec):
+            self.foretold[id] = None
         insort(self._live_ids, id)
         self._charged[id] = (workload, amount)
         self.quota.charge(queue, amount, workload.spec.owner, 1)

@@ -140,7 +140,7 @@ def _hold_later(draft: Draft, spec: ReservationSpec, missing: int) -> None:
 def _hold_from(draft: Draft, spec: ReservationSpec, start_s: float) -> int:
     """Hold the nodes that should be free at its start, or by what is known soon after; how many bundles lack there."""
     timeline = _timeline(draft)
-    leaving = [release for release in timeline.releases(draft) if release.at_s <= start_s]
+    leaving = [release for release in timeline.releases(draft) if release[0] <= start_s]
     room = freed(draft.soon.room, leaving)
     low, high = 0, spec.count
     best: tuple[NodeId, ...] = ()

@@ -6,9 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import NamedTuple
 
-from rayorch.core.forecast import Forecast
+from rayorch.core.forecast import Forecast, is_foretold
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.lengths import Found
@@ -21,11 +20,8 @@ MAX_PROBES = 24
 """Trial placements for one head; beyond that its time counts as unknown."""
 
 
-class Release(NamedTuple):
-    """Seats that are expected to come free at `at_s`."""
-
-    at_s: float
-    members: tuple[Member, ...]
+Release = tuple[float, tuple[Member, ...]]
+"""When seats are expected to come free, and which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class Timeline:
         self.now_s = facts.now_s
         self.forecast = Forecast(facts.snapshot.history, facts.now_s, draft.memory.seen)
         self._learned = bool(facts.snapshot.history.classes)
-        self._running: dict[WorkloadId, float] | None = None
+        self._running: list[tuple[float, WorkloadId]] | None = None
         self._releases: list[Release] = []
         self._started = -1
 
@@ -74,20 +70,18 @@ class Timeline:
 
     def _known(self, workload: Workload) -> bool:
         """Whether the forecast may know anything; most workloads of most clusters are out of the question."""
-        spec = workload.spec
-        named = spec.wall_limit_s is not None or spec.expected_s is not None or spec.total_steps is not None
-        return named or self._learned
+        return self._learned or is_foretold(workload.spec)
 
     def _of(self, draft: Draft) -> list[Release]:
-        if self._running is None:  # once a turn: most of what is looked at runs already
-            held = draft.facts.held
-            self._running = {id: at_s for id in held if (at_s := self._ends_s(draft, id)) is not None}
         held, stops = draft.facts.held, draft.stops
-        found = [Release(at_s, held[id].members) for id, at_s in self._running.items() if id not in stops]
+        if self._running is None:  # once a turn: most of what is looked at runs already
+            ids = held if self._learned else draft.memory.foretold
+            self._running = [(at_s, id) for id in ids if (at_s := self._ends_s(draft, id)) is not None]
+        found = [(at_s, held[id].members) for at_s, id in self._running if id not in stops]
         for id, start in draft.starts.items():
             at_s = self._ends_s(draft, id)
             if at_s is not None:
-                found.append(Release(at_s, start.members))
+                found.append((at_s, start.members))
         return sorted(found, key=itemgetter(0))
 
     def _ends_s(self, draft: Draft, id: WorkloadId) -> float | None:
@@ -106,7 +100,7 @@ def opening(draft: Draft, shape: Shape, timeline: Timeline) -> Opening | None:
     releases = timeline.releases(draft)
     if not releases:
         return None
-    times = sorted({release.at_s for release in releases})
+    times = sorted({at_s for at_s, _ in releases})
     first = _lower_bound(draft, shape, releases, times)
     if first is None:
         return None
@@ -132,7 +126,7 @@ class _Probe:
         self._draft = draft
         self._shape = shape
         self._releases = releases
-        self._times = [release.at_s for release in releases]
+        self._times = [at_s for at_s, _ in releases]
         self.count = 0
 
     def fits(self, at_s: float) -> tuple[NodeId, ...] | None:
@@ -145,8 +139,8 @@ class _Probe:
 def freed(room: Room, releases: Iterable[Release]) -> Room:
     """A copy of the room in which these seats have come free."""
     later = room.copy()
-    for release in releases:
-        for member in release.members:
+    for _, members in releases:
+        for member in members:
             later.give(member.node, member.bundle, member.devices)
     return later
 
@@ -167,12 +161,12 @@ def _lower_bound(draft: Draft, shape: Shape, releases: list[Release], times: lis
     pieces = sum(n // piece for n in units.values())
     if pieces >= count:
         return 0
-    for release in releases:
-        for member in release.members:
+    for at_s, members in releases:
+        for member in members:
             before = units.get(member.node)
             if before is not None:
                 units[member.node] = before + member.bundle.gpu_units
                 pieces += units[member.node] // piece - before // piece
         if pieces >= count:
-            return bisect_left(times, release.at_s)
+            return bisect_left(times, at_s)
     return None
