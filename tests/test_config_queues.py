@@ -9,6 +9,7 @@ from rayorch.config.text import load_yaml
 from rayorch.core.errors import SpecError
 from rayorch.core.types import (
     Budget,
+    CellShare,
     QueueId,
     QueueMode,
     QueueSpec,
@@ -33,6 +34,7 @@ spec:
   budget: {gpuHours: 5000, period: 720h, start: 2026-12-01T00:00:00Z, drain: true}
   fence: true
   minRuntime: 10m
+  cells: [{level: node, count: 2, model: H100}, {level: rack, count: 1}]
 """
 
 
@@ -56,6 +58,7 @@ def test_every_field_of_a_queue_arrives() -> None:
         budget=Budget(5000.0, 720 * 3600.0, 1796083200.0, True),
         fence=True,
         min_runtime_s=600.0,
+        cells=(CellShare("node", 2, "H100"), CellShare("rack", 1)),
     )
 
 
@@ -72,6 +75,10 @@ def test_every_field_of_a_queue_arrives() -> None:
         ({"guaranteed": {"GPU": "all"}}, "spec.guaranteed.GPU"),
         ({"hardCap": {"GPU": float("nan")}}, "spec.hardCap.GPU"),
         ({"surplusPriority": 0.5}, "spec.surplusPriority"),
+        ({"cells": [{"level": "node"}]}, "spec.cells[0].count"),
+        ({"cells": [{"level": "node", "count": 0}]}, "spec.cells[0].count"),
+        ({"cells": [{"level": "", "count": 1}]}, "spec.cells[0].level"),
+        ({"cells": [{"level": "node", "count": 1, "gpus": 8}]}, "spec.cells[0].gpus"),
     ],
 )
 def test_what_is_wrong_is_named(spec: dict[str, object], field: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rayorch.core.arrays import waiting_count
 from rayorch.core.budgets import BudgetUse, burn, next_period_s, settled, spent_at_s
+from rayorch.core.cells import CellsView
 from rayorch.core.cluster import Outcome
 from rayorch.core.decisions import Plan, Wait, WaitReason
 from rayorch.core.ordering import OrderView, order_words
@@ -53,7 +54,7 @@ def explain_view(workload_id: WorkloadId, turn: Turn, profile: Profile) -> Expla
     if workload is None:
         return None
     row = _workload_row(workload, turn, _current_allocations(turn.snapshot))
-    queues = {queue.spec.id: queue for queue in queue_rows(turn.snapshot)}
+    queues = {queue.spec.id: queue for queue in queue_rows(turn.snapshot, turn.plan.cells)}
     waits = workload.state is State.PENDING
     order = order_words(profile.order, workload, OrderView.of(turn.snapshot, profile.ordering)) if waits else ""
     return ExplainView(
@@ -83,7 +84,7 @@ def overview(instance: str, turn: Turn | None, warning: str) -> Overview:
         last_cycle_s=turn.ended_s,
         cycle_took_s=turn.took_s,
         versions=snapshot.versions,
-        queues=queue_rows(snapshot),
+        queues=queue_rows(snapshot, turn.plan.cells),
         nodes=node_rows(snapshot),
         workloads=tuple(_workload_row(workload, turn, held) for workload in snapshot.workloads),
         synced=snapshot.synced,
@@ -93,8 +94,11 @@ def overview(instance: str, turn: Turn | None, warning: str) -> Overview:
     )
 
 
-def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
-    """Every queue with what its subtree holds, waits for and lends."""
+def queue_rows(snapshot: Snapshot, cells: Iterable[CellsView] = ()) -> tuple[QueueRow, ...]:
+    """Every queue with what its subtree holds, waits for and lends, and how its cells are."""
+    cells_of: dict[QueueId, list[CellsView]] = {}
+    for view in cells:
+        cells_of.setdefault(view.queue, []).append(view)
     spec_of = {workload.id: workload.spec for workload in snapshot.workloads}
     usage: dict[QueueId, Resources] = {}
     for allocation in snapshot.allocations:
@@ -109,10 +113,11 @@ def queue_rows(snapshot: Snapshot) -> tuple[QueueRow, ...]:
             inside[queue.id].append(workload)
     lately = used_below(snapshot.history, snapshot.now_s)
     uses = {use.queue: use for use in snapshot.budgets}
-    return tuple(
+    rows = (
         _queue_row(queue, used, inside[queue.id], snapshot, uses.get(queue.id), lately.get(queue.id, 0.0))
         for queue in snapshot.queues
     )
+    return tuple(replace(row, cells=tuple(cells_of.get(row.spec.id, ()))) if cells_of else row for row in rows)
 
 
 def _queue_row(

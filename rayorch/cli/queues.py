@@ -98,10 +98,23 @@ def lines_of(queue: Item, now_s: float) -> Iterator[tuple[str, str]]:
         counts = (("maxRunning", "running"), ("maxPending", "waiting"))
         said += [f"{users[key]} {word}" for key, word in counts if users[key] is not None]
         yield "each user", ", ".join(said)
+    cells = queue.get("cells")
+    for cell in cells if isinstance(cells, list) else ():
+        yield "cells", cells_text(cell)
     yield "workloads", f"{queue['running']} running, {queue['pending']} waiting"
     budget = queue["budget"]
     if isinstance(budget, dict):
         yield "budget", budget_text(queue) + "".join(_burn(budget, now_s))
+
+
+def cells_text(cell: Item) -> str:
+    """ "2 of level rack (H100): 1 bound, 1 owed"; and how many of these can't be had now."""
+    model = f" ({cell['model']})" if cell["model"] else ""
+    said = f"{cell['count']} of level {cell['level']}{model}"
+    if cell["bound"] is None:
+        return f"{said}, which no plan keeps"
+    lacking = f", {cell['lacking']} of them can't be had now" if cell["lacking"] else ""
+    return f"{said}: {cell['bound']} bound, {cell['owed']} owed{lacking}"
 
 
 def _burn(budget: Item, now_s: float) -> Iterator[str]:

@@ -11,7 +11,7 @@ from rayorch.config.fields import Amounts, Duration, Model, Priority, QueuePath,
 from rayorch.config.text import duration_s
 from rayorch.config.timing import Moment
 from rayorch.core.errors import SpecError
-from rayorch.core.types import Budget, QueueId, QueueMode, QueueSpec, Resources, UserLimits
+from rayorch.core.types import Budget, CellShare, QueueId, QueueMode, QueueSpec, Resources, UserLimits
 
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Mode = Literal["open", "hold", "drain"]
@@ -51,6 +51,18 @@ class BudgetBody(Model):
         return Budget(float(self.gpu_hours), self.period, self.start, self.drain)
 
 
+class CellBody(Model):
+    """So many whole nodes (`level: node`), or whole domains of a level, with GPUs of one model."""
+
+    level: Annotated[str, Field(min_length=1, max_length=253)]
+    count: Annotated[int, Field(ge=1, le=1_000_000)]
+    model: Annotated[str, Field(max_length=253)] = ""
+
+    def to_core(self) -> CellShare:
+        """In core's words."""
+        return CellShare(self.level, self.count, self.model)
+
+
 class QueueBody(Model):
     """See `core.types.QueueSpec`; a bare number counts GPUs, and "GPU:H100" those of one model.
 
@@ -74,6 +86,7 @@ class QueueBody(Model):
     strict: bool | None = None
     fence: bool = False
     min_runtime: Duration = 0.0
+    cells: Annotated[list[CellBody], Field(max_length=16)] = Field(default_factory=list)
 
 
 class QueueDocument(Model):
@@ -110,6 +123,7 @@ class QueueDocument(Model):
             strict=body.strict,
             fence=body.fence,
             min_runtime_s=body.min_runtime,
+            cells=tuple(cell.to_core() for cell in body.cells),
         )
 
 

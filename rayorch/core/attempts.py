@@ -120,6 +120,7 @@ def _started(workload: Workload, event: Started) -> Workload:
         reason=event.reason,
         former=(),
         short_since_s=None,
+        cell=event.cell,
     )
 
 
@@ -159,6 +160,7 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         demand=None,
         demand_low_since_s=None,
         short_since_s=None,
+        cell="",
         lease_renewed_s=0.0,  # renewals are not journalled, so nothing of them may outlive the attempt
         exit_code=event.exit_code,
         attained_gpu_s=attained_gpu_s(workload, event.at_s),

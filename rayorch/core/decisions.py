@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rayorch.core.capacity import GroupName
+from rayorch.core.cells import CellsView
 from rayorch.core.reservations import ReservationView
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
@@ -19,6 +20,7 @@ class Start:
     `ends_s`: by when it should have ended, where its seats are held for others from then on.
     `partners`: the others of its joint gang, whose starts are committed with this one or not at all.
     `lent_by`: heads that hold some of the seats and take them back when they can start.
+    `cell`: the level of the cells of its queue in which it lies, empty: outside of them.
     """
 
     workload: WorkloadId
@@ -30,6 +32,7 @@ class Start:
     ends_s: float | None = None
     partners: tuple[WorkloadId, ...] = ()
     lent_by: tuple[WorkloadId, ...] = ()
+    cell: str = field(default="", repr=False)  # so that a plan without cells reads as ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ class WaitReason(StrEnum):
     SET_ASIDE = "SetAside"  # what is free is set aside for reservations
     NEVER_FITS_NOW = "NeverFitsNow"  # no node that exists could ever take it; capacity has been asked for
     PROVISIONING = "Provisioning"  # nodes for it have been ordered and are on their way
+    CELL_OWED = "CellOwed"  # it would fit, but where a queue is owed cells, and it could not be stopped for them
     CAPACITY_REFUSED = "CapacityRefused"  # the node groups that could take it have nothing to give for now
     CAPACITY_LIMIT = "CapacityLimit"  # the node groups that could take it are at their maximum
     CAPACITY_BUSY = "CapacityBusy"  # the node groups that could take it complete another change first
@@ -205,3 +209,4 @@ class Plan:
     estimates: Mapping[WorkloadId, float | None] = field(default_factory=dict)
     positions: Mapping[WorkloadId, int] = field(default_factory=dict)
     reservations: tuple[ReservationView, ...] = ()
+    cells: tuple[CellsView, ...] = ()

@@ -118,7 +118,10 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The commit of a start: this attempt, on these seats, planned on these versions of the facts."""
+    """The commit of a start: this attempt, on these seats, planned on these versions of the facts.
+
+    `cell`: the level of its queue's cells in which the seats lie, empty: outside.
+    """
 
     workload: WorkloadId
     attempt: int
@@ -128,6 +131,7 @@ class Started:
     allocations_version: int
     reason: str
     at_s: float
+    cell: str = ""
 
 
 @dataclass(frozen=True, slots=True)

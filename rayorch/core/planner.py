@@ -14,6 +14,7 @@ from rayorch.core.planning.adapt import adapt
 from rayorch.core.planning.admit import admit, key_of
 from rayorch.core.planning.backfill import backfill
 from rayorch.core.planning.by_place import reclaim_by_place
+from rayorch.core.planning.cells import CellBook, cell_wait, count_cells, keeping
 from rayorch.core.planning.charges import barred, fits_quota
 from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.consolidate import consolidate, defragment, keep_moved
@@ -22,6 +23,7 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.evict import evict
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
+from rayorch.core.planning.in_cells import serve_in_cells
 from rayorch.core.planning.lend import lend
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.memory import Memory
@@ -97,15 +99,19 @@ def _seated(draft: Draft) -> Draft:
     profile = draft.facts.profile
     protect(draft)  # 1: whom no eviction may touch
     heal(draft)  # 2: attempts that can't, or must not, go on
+    count_cells(draft)
     keep_promises(draft)
     keep_moved(draft)
+    draft.keeping = draft.cells.keep if draft.cells is not None else frozenset()
     set_aside(draft)
+    draft.keeping = frozenset()
     walk = draft.walk = _admitted(draft)  # 3: what is asked for, and what can't be looked at yet
     for request in walk.gated():
         draft.gated.append(request.claim)
         draft.waits.put(request.claim.id, request.gate)
         if request.claim.id in draft.facts.repairs:
             draft.unrepaired.append(request.claim)
+    serve_in_cells(draft, walk)
     draft.unrepaired += breaking(draft)
     keep_seats(draft)
     if profile.eviction.passes:
@@ -113,11 +119,14 @@ def _seated(draft: Draft) -> Draft:
         return draft
     walk.turn_away = Doorkeeper(draft, walk)
     for request in walk:  # 4: who goes first, compared anew after each decision
+        if draft.cells is not None and _in_cells(draft, walk, draft.cells, request.claim):
+            continue
         if draft.unrepaired and request.claim.id not in draft.facts.owed:
             keep_seats(draft)  # before new work, and after all that lost a part have been looked at
         if not _shut(draft, walk, request.claim) and not _kept_behind(draft, walk, request.claim):
             _serve_anyhow(draft, walk, request.claim)  # 5 place, 6 reclaim, then preempt, else hold room for a head
             _note_head(draft, request.claim)
+    draft.keeping = frozenset()
     keep_seats(draft)
     if draft.timeline is not None:
         backfill(draft, walk, draft.timeline)  # 5 again: who has left before the heads need their nodes
@@ -150,6 +159,17 @@ def _stands_still(snapshot: Snapshot, profile: Profile, memory: Memory) -> bool:
         return False
     _lined_up(snapshot, profile, memory, OrderView.of(snapshot, profile.ordering))
     return still(memory.standing, memory, snapshot, profile)
+
+
+def _in_cells(draft: Draft, walk: Walk, book: CellBook, claim: Claim) -> bool:
+    """Whether it was looked at within the cells of its queue; all others leave them as they must."""
+    if claim.id not in book.served or claim.grows:
+        draft.keeping = keeping(draft, claim)
+        return False
+    verdict = book.served[claim.id]
+    if verdict is not None:
+        walk.tell(verdict)
+    return True
 
 
 def _serve_anyhow(draft: Draft, walk: Walk, claim: Claim) -> None:
@@ -188,8 +208,9 @@ def _serve(draft: Draft, walk: Walk, claim: Claim) -> None:
         if not ordered and _expect(draft, walk, claim):
             return
         delay = delay_wait(claim.workload, draft.facts.now_s)
+        cells = cell_wait(draft, claim)
         known = Verdict(
-            lambda: (*reasons(draft, claim), *delay), fits_quota(claim, *(books.quota for books in draft.both))
+            lambda: (*reasons(draft, claim), *cells, *delay), fits_quota(claim, *(books.quota for books in draft.both))
         )
         if claim.id not in draft.facts.owed and not delay:  # it was looked at before its turn, or may do less
             draft.verdicts[kind] = known
@@ -326,6 +347,7 @@ def _arbitrate(draft: Draft, capacity: Scale) -> Plan:
         waits=draft.waits,
         estimates=Estimates(draft.waits, draft.estimates),
         reservations=tuple(draft.reservations[id] for id in sorted(draft.reservations)),
+        cells=draft.cells.views() if draft.cells is not None else (),
         positions=Positions(draft.walk.places if draft.walk is not None else lambda: iter(())),
     )
 

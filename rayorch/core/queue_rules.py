@@ -13,6 +13,7 @@ from rayorch.core.types import (
     MODEL_PREFIX,
     UNIT,
     Budget,
+    CellShare,
     QueueMode,
     QueueSpec,
     Resources,
@@ -31,6 +32,8 @@ from rayorch.core.wellformed import (
 
 MAX_COUNT = 1_000_000_000
 MAX_GPU_HOURS = 1e12
+MAX_CELLS = 1_000_000
+MAX_CELL_KINDS = 16
 NODE_RESOURCES = (GPU, CPU, "memory", "object_store_memory")
 """What nodes have, so that no countable may be called so."""
 
@@ -62,6 +65,7 @@ def check_limits(spec: QueueSpec) -> None:
     _check_user_limits(spec.per_user)
     if spec.budget is not None:
         _check_budget(spec.budget)
+    _check_cells(spec.cells)
     _check_order_of_limits(spec)
 
 
@@ -97,6 +101,26 @@ def _check_user_limits(limits: UserLimits) -> None:
     check_queue_amount(limits.resources, "per_user.resources")
     for field in ("max_running", "max_pending"):
         _check_count(getattr(limits, field), f"per_user.{field}")
+
+
+def _check_cells(cells: tuple[CellShare, ...]) -> None:
+    if not isinstance(cells, tuple) or len(cells) > MAX_CELL_KINDS:
+        raise SpecError("cells", f"must be a tuple of at most {MAX_CELL_KINDS} CellShares, got {cells!r}")
+    for n, share in enumerate(cells):
+        field = f"cells[{n}]"
+        if not isinstance(share, CellShare):
+            raise SpecError(field, f"must be a CellShare, got {share!r}")
+        check_text(share.level, f"{field}.level")
+        if not share.level or share.level != share.level.strip() or not share.level.isprintable():
+            raise SpecError(f"{field}.level", f"{share.level!r} is no level: name one of the topology's, or node")
+        check_text(share.model, f"{field}.model")
+        if share.model:
+            check_accelerators((share.model,), f"{field}.model")
+        check_whole(share.count, f"{field}.count")
+        if not 1 <= share.count <= MAX_CELLS:
+            raise SpecError(f"{field}.count", f"must be from 1 to {MAX_CELLS}, got {share.count}")
+        if any((share.level, share.model) == (other.level, other.model) for other in cells[:n]):
+            raise SpecError(field, f"names cells of level {share.level} a second time")
 
 
 def _check_count(value: int | None, field: str) -> None:

@@ -41,6 +41,15 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class CellShare:
+    """So many whole domains of a level ("node": whole nodes) of one GPU model; empty: the only one that there is."""
+
+    level: str
+    count: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
     """A node of the queue tree; `id` is its path, its parent is the path without the last part.
 
@@ -55,6 +64,7 @@ class QueueSpec:
     `min_runtime_s`: how long an attempt in it runs before it may be evicted, where its own is not longer.
     `strict`: its first workload that can't start keeps those behind it waiting; None: as the profile says.
     `denied`: resources of which it may hold none.
+    `cells`: whole nodes or domains that its work, and that below it, can always have (docs/cells.md).
     `declared`: the mode that it was last set up with. An operator's `mode` stays until that is another one.
     """
 
@@ -78,6 +88,7 @@ class QueueSpec:
     strict: bool | None = None
     denied: tuple[str, ...] = ()
     declared: QueueMode = QueueMode.OPEN
+    cells: tuple[CellShare, ...] = ()
 
     @property
     def parent(self) -> QueueId | None:

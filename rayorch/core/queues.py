@@ -21,6 +21,7 @@ from rayorch.core.asked import AskedBook
 from rayorch.core.attempts import WorkloadEvent, accepted, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.calendar_tree import CalendarTree
+from rayorch.core.cell_checks import check_cells
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_open, check_start, is_news, stronger
@@ -309,6 +310,8 @@ class QueueTree(QueueCommands, CalendarTree):
         check_open(placement, self._cordons)
         check_joint_start(workload, [self._workloads[id] for id in self._joint.of(workload.spec)], starting)
         self._check_cap(workload)
+        if start.cell:
+            check_cells(workload, start.cell, placement, self._books.specs, self._workloads.values())
         self._books.check_start(workload, charge_of(placement), 1, now_s)
         return (
             Started(
@@ -320,6 +323,7 @@ class QueueTree(QueueCommands, CalendarTree):
                 allocations_version=versions.allocations,
                 reason=start.reason,
                 at_s=now_s,
+                cell=start.cell,
             ),
         )
 

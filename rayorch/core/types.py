@@ -24,6 +24,7 @@ from rayorch.core.ids import NodeId as NodeId
 from rayorch.core.ids import QueueId as QueueId
 from rayorch.core.ids import WorkloadId as WorkloadId
 from rayorch.core.queue_spec import Budget as Budget
+from rayorch.core.queue_spec import CellShare as CellShare
 from rayorch.core.queue_spec import QueueMode as QueueMode
 from rayorch.core.queue_spec import QueueSpec as QueueSpec
 from rayorch.core.queue_spec import UserLimits as UserLimits
@@ -455,6 +456,7 @@ class Workload:
     back to its queue for causes that were not its own. `progress`: how its entries are; only of an array.
     `last_cause`, `last_started_s`: why the last attempt was ended by us and when it had begun. `former`: its seats,
     where it ended because a node was lost, drained or silent, or those that it was moved to: what is there is taken.
+    `cell`: the level of its queue's cells in which the current attempt lies, empty: outside of them.
     """
 
     spec: WorkloadSpec
@@ -498,6 +500,7 @@ class Workload:
     last_cause: StopCause | None = None
     last_started_s: float | None = None
     former: tuple[Member, ...] = ()
+    cell: str = ""
 
     @property
     def id(self) -> WorkloadId:

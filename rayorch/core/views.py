@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from rayorch.core.bypass import Bypass
 from rayorch.core.capacity import Capacity
+from rayorch.core.cells import CellsView
 from rayorch.core.decisions import Wait
 from rayorch.core.requests import Reply
 from rayorch.core.reservations import ReservationView
@@ -38,7 +39,7 @@ class QueueRow:
 
     `borrowed`: used beyond deserved. `lent`: deserved, unused by this queue, and in use elsewhere.
     `oldest_pending_s`: how long its oldest waiting workload has waited [s], None when none waits. `lately_gpu_s`: what
-    was used, decayed by the profile's half-life.
+    was used, decayed by the profile's half-life. `cells`: how its cells are, by the last plan.
     """
 
     spec: QueueSpec
@@ -50,6 +51,7 @@ class QueueRow:
     oldest_pending_s: float | None = None
     budget: BudgetRow | None = None
     lately_gpu_s: float = 0.0
+    cells: tuple[CellsView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 
 from rayorch.core.admission import check_queue, check_workload
 from rayorch.core.errors import AdmissionError, SpecError
-from rayorch.core.types import Budget, QueueId, QueueSpec, Resources, Role, UserLimits
+from rayorch.core.types import Budget, CellShare, QueueId, QueueSpec, Resources, Role, UserLimits
 from tests.build import gpus, queue, tree, workload
 
 GOOD = QueueSpec(
@@ -53,6 +53,13 @@ def test_limits_may_be_equal() -> None:
         ("budget.period_s", {"budget": Budget(1.0, 0.5)}),
         ("budget.from_s", {"budget": Budget(1.0, from_s=float("inf"))}),
         ("budget.drain", {"budget": Budget(1.0, drain=1)}),  # type: ignore[arg-type]
+        ("cells", {"cells": [CellShare("node", 1)]}),
+        ("cells[0]", {"cells": ("node",)}),
+        ("cells[0].level", {"cells": (CellShare(" ", 1),)}),
+        ("cells[0].count", {"cells": (CellShare("node", 0),)}),
+        ("cells[0].count", {"cells": (CellShare("node", True),)}),
+        ("cells[0].model[0]", {"cells": (CellShare("node", 1, "H 100"),)}),
+        ("cells[1]", {"cells": (CellShare("node", 1), CellShare("node", 2))}),
     ],
 )
 def test_a_queue_that_contradicts_itself_is_refused_with_the_field(field: str, change: dict[str, object]) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import httpx
 
-from rayorch.core.types import Budget, QueueId, QueueMode, Resources, UserLimits
+from rayorch.core.cells import CellsView
+from rayorch.core.types import Budget, CellShare, QueueId, QueueMode, Resources, UserLimits
 from rayorch.core.views import BudgetRow, QueueRow
 from rayorch.serve_apps.gateway.fake import FakeBackend
 from rayorch.serve_apps.gateway.queue_views import queue_json
@@ -42,8 +43,16 @@ def test_all_limits_and_the_budget_are_shown() -> None:
         per_user=UserLimits(gpus(1), 2, 3),
         budget=Budget(100.0, 3600.0),
     )
-    shown = queue_json(QueueRow(spec, Resources.of({"GPU": 1}), budget=BudgetRow(25.0, 0.0, 2.0, 50.0, 3600.0)))
+    spec = replace(spec, cells=(CellShare("node", 2, "H100"),))
+    unseen = queue_json(QueueRow(spec))
+    assert isinstance(unseen, dict)
+    kind = {"level": "node", "model": "H100", "count": 2}
+    assert unseen["cells"] == [{**kind, "bound": None, "owed": None, "lacking": None}]
+    cells = (CellsView(spec.id, "node", "H100", 2, 1, 1, 1),)
+    budget = BudgetRow(25.0, 0.0, 2.0, 50.0, 3600.0)
+    shown = queue_json(QueueRow(spec, Resources.of({"GPU": 1}), budget=budget, cells=cells))
     assert isinstance(shown, dict)
+    assert shown["cells"] == [{**kind, "bound": 1, "owed": 1, "lacking": 1}]
     assert shown["guaranteed"] == {"GPU": 4}
     assert shown["hardCap"] == {"GPU:B200": 0, "GPU": 10}
     assert shown["perUser"] == {"resources": {"GPU": 1}, "maxRunning": 2, "maxPending": 3}

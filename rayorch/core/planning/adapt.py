@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 
+from rayorch.core.planning.cells import keeping
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Shape
 from rayorch.core.planning.draft import Draft
@@ -97,7 +98,7 @@ def _grow(draft: Draft, workload: Workload, taken: frozenset[NodeId]) -> bool:
         if not fits_quota(claim, *(books.quota for books in draft.both)):
             continue
         search = draft.search(*(books.room for books in draft.both))
-        nodes = find(claim.shape, replace(search, closed=search.closed | taken))
+        nodes = find(claim.shape, replace(search, closed=search.closed | taken | keeping(draft, claim)))
         if nodes is not None:
             added = draft.charge(claim, nodes, *draft.both)
             start = draft.starts.get(workload.id)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from rayorch.core.planning.cells import keeping
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft
@@ -61,7 +62,8 @@ def backfill(draft: Draft, walk: Walk, timeline: Timeline) -> None:
 def _start(draft: Draft, claim: Claim, ends_s: float) -> bool:
     """Start it on what is open to it until then."""
     shut = frozenset(node for node in draft.closed if draft.until.get(node, 0.0) < ends_s)
-    search = replace(draft.search(*(books.room for books in draft.both)), closed=shut, view=None)
+    closed = shut | keeping(draft, claim)
+    search = replace(draft.search(*(books.room for books in draft.both)), closed=closed, view=None)
     nodes = find(claim.shape, search)
     if nodes is None:
         return False

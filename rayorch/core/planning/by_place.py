@@ -273,7 +273,7 @@ class Filling:
     def _bound(self, node: NodeId, bundle: Resources) -> tuple[float, int, NodeId, None] | None:
         """No less than that the piece costs on the node; None: it can't lie there, by numbers."""
         room = self.room
-        if not room.usable(node) or node in self.trial.draft.closed:
+        if not room.usable(node) or node in self.trial.draft.closed or node in self.trial.draft.keeping:
             return None
         if self.trial.model and self.trial.draft.facts.topology.models.get(node) != self.trial.model:
             return None

@@ -147,7 +147,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
         return False
     if workload.state is not State.RUNNING or spec.kind in (Kind.SERVE, Kind.GANG) or spec.reservation:
         return False
-    if spec.id in draft.protected or settling(draft, workload):
+    if spec.id in draft.protected or settling(draft, workload) or workload.cell:
         return False
     if spec.id in draft.stops or spec.id in draft.removals or spec.id in draft.added:
         return False

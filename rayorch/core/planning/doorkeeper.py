@@ -47,7 +47,7 @@ class Doorkeeper:
         self._asked: dict[int, _Asked] = {}
         facts, knobs = draft.facts, draft.facts.profile.models
         by_model = knobs.next_before_borrowing or knobs.evict_before_next or knobs.evict_before_borrowing
-        self._away = bool(facts.arriving or facts.orders or by_model)
+        self._away = bool(facts.arriving or facts.orders or by_model or draft.cells is not None)
 
     def __call__(self, workload: Workload, gang: Gang) -> bool:
         draft, spec = self._draft, workload.spec

@@ -51,6 +51,7 @@ from rayorch.core.values import changed
 
 if TYPE_CHECKING:
     from rayorch.core.planning.by_place import Lot
+    from rayorch.core.planning.cells import CellBook
     from rayorch.core.planning.set_aside import Aside
     from rayorch.core.planning.timeline import Timeline
     from rayorch.core.planning.walk import Walk
@@ -112,7 +113,8 @@ class Draft:
     `room_waits`, `hopeless`, `holders`: why shapes find no room, shapes that no set of the nodes could take, and who
     holds most of a resource in a queue. `blocking`: queues with strict order whose head did not start, and what those
     behind it are told. `model_room`: what was free of each GPU model (made when needed). `queue_gates`: what keeps all
-    of a queue waiting (of it, that which uses GPUs).
+    of a queue waiting (of it, that which uses GPUs). `cells`: the book of the queues' cells, where there are any;
+    `keeping`: the nodes where what is being looked at may not start for their sake.
     """
 
     facts: Facts
@@ -177,6 +179,8 @@ class Draft:
     released: bool = False
     plain_score: tuple[NodeScore, PlacementView | None] | None = None
     shut: frozenset[NodeId] = frozenset()
+    cells: CellBook | None = None
+    keeping: frozenset[NodeId] = frozenset()
 
     @staticmethod
     def of(snapshot: Snapshot, profile: Profile, memory: Memory | None = None) -> Draft:
@@ -229,7 +233,8 @@ class Draft:
 
         if len(self.shut) != len(self.closed):
             self.shut = frozenset(self.closed)
-        return Search(rooms, self.facts.topology, self.facts.score, fullest, self.shut)
+        shut = self.shut | self.keeping if self.keeping else self.shut
+        return Search(rooms, self.facts.topology, self.facts.score, fullest, shut)
 
     def open_search(self) -> Search:
         """Where something can start now: room in both books."""
@@ -245,6 +250,8 @@ class Draft:
         def fullest(domain: Domain) -> SortKey:
             return (view.units(domain),)
 
+        if self.keeping:  # of which the index does not know
+            return Search(view.rooms(), self.facts.topology, score, fullest, self.shut | self.keeping)
         return Search(view.rooms(), self.facts.topology, score, fullest, self.shut, view=view)
 
     def open_search_for(self, claim: Claim) -> Search:
@@ -271,7 +278,10 @@ class Draft:
 
     def idle_search(self) -> Search:
         """Where something could start if all work ended: the nodes that are in use least first."""
-        empty, soon = self.idle(), self.soon_search().view
+        empty = self.idle()
+        if self.keeping:
+            return replace(self.search(empty), score=self._least_used_first)
+        soon = self.soon_search().view
         view = self._view("idle", lambda: (empty,), self._least_used_first)
         assert soon is not None
         return replace(
@@ -388,7 +398,8 @@ class Draft:
     def kind(self, claim: Claim) -> ClaimKind:
         """What decides what becomes of a claim in this turn: its shape, its queue, what it counts for, whose it is."""
         limited = self.now.quota.limits_users(claim.queue)
-        return claim.shape, claim.queue, claim.resources, claim.owner if limited else ""
+        owner = claim.owner if limited else ""
+        return claim.shape, claim.queue, claim.resources, f"{owner} keeping cells" if self.keeping else owner
 
     def close(self, claim: Claim, nodes: tuple[NodeId, ...], at_s: float | None = None) -> None:
         """Hold nodes for the head of a queue; `at_s`: it should start on them then, None: not known."""

@@ -129,6 +129,7 @@ class Memory:
         self._disturbed: list[QueueId] = []
         self._uneasy: list[WorkloadId] = []
         self._strictness: dict[QueueId, bool | None] = {}
+        self.has_cells = False
         self._asking: set[WorkloadId] = set()
         self._growing: set[WorkloadId] = set()
         self._yielded: set[WorkloadId] = set()
@@ -190,6 +191,7 @@ class Memory:
         self._queues, self._countables = snapshot.queues, snapshot.countables
         self._disturbed = [spec.id for spec in snapshot.queues if disturbs(spec)]
         self._strictness = {spec.id: spec.strict for spec in snapshot.queues}
+        self.has_cells = any(spec.cells for spec in snapshot.queues)
         self._tree = QuotaTree(snapshot.queues)
         self.quota = Quota(self._tree, snapshot.countables)
         for workload, amount in self._charged.values():

@@ -27,6 +27,7 @@ from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
 
+KEEPING = ", beside cells"
 NOW = "now"
 SOON = "soon"
 HELD = "held"
@@ -35,7 +36,7 @@ EXPECTED = "expected"
 
 def place(draft: Draft, claim: Claim) -> bool:
     """Start the claim, or add its seat, if quota and room allow it now; never in room that is promised to others."""
-    key = (NOW, claim.shape)
+    key = (NOW + KEEPING if draft.keeping else NOW, claim.shape)
     if key in draft.no_room or not _within_quota(draft, claim):
         return False
     nodes = seats_for(draft, claim, _to_its_own(draft, claim, draft.open_search_for(claim)))
@@ -59,7 +60,7 @@ def _reason(draft: Draft, start: Start) -> str:
 
 def promise(draft: Draft, claim: Claim) -> bool:
     """Reserve seats in room that is free or being freed, if the claim fits there: it needs no victims then."""
-    key = (SOON, claim.shape)
+    key = (SOON + KEEPING if draft.keeping else SOON, claim.shape)
     if draft.soon is draft.now or key in draft.no_room or not fits_quota(claim, draft.soon.quota):
         return False
     nodes = seats_for(draft, claim, draft.soon_search())
@@ -77,7 +78,7 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
     What exists is used first, so that no more nodes are waited for than it takes. What is promised here nobody else
     gets, also not as the nodes come one by one: a gang that waits for its last node would never have them all.
     """
-    key = (EXPECTED, claim.shape)
+    key = (EXPECTED + KEEPING if draft.keeping else EXPECTED, claim.shape)
     arriving = draft.facts.arriving
     if not arriving or key in draft.no_room or not fits_quota(claim, draft.soon.quota):
         return ()
@@ -105,7 +106,7 @@ def expect(draft: Draft, claim: Claim) -> tuple[Member, ...]:
 
 def hold(draft: Draft, claim: Claim) -> bool:
     """Keep nodes for the head of a queue; False when it needs none or no node could take it."""
-    key = (HELD, claim.shape)
+    key = (HELD + KEEPING if draft.keeping else HELD, claim.shape)
     if not draft.facts.profile.backfill.hold:
         return False
     if claim.grows or is_small(claim) or claim.queue in draft.heads or key in draft.no_room:

@@ -71,6 +71,8 @@ def _occupied(draft: Draft) -> set[NodeId]:
     """Nodes where somebody holds, gets or is promised a seat, and those that are held for a head."""
     found = {member.node for allocation in draft.facts.snapshot.allocations for member in allocation.members}
     found.update(draft.closed)
+    if draft.cells is not None:
+        found.update(draft.cells.keep)
     found.update(member.node for start in draft.starts.values() for member in start.members)
     found.update(member.node for members in draft.added.values() for member in members)
     found.update(member.node for reserve in draft.reserves for member in reserve.members)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.forecast import Forecast
 from rayorch.core.planning.adapt import coveted
+from rayorch.core.planning.cells import keeping
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.seats import find
@@ -77,7 +78,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
     knobs, now_s, spec = draft.facts.profile.models, draft.facts.now_s, workload.spec
     if workload.state is not State.RUNNING or workload.ready_s is None or spec.kind in (Kind.SERVE, Kind.GANG):
         return False
-    if len(spec.accelerators) < 2 or spec.any_model or workload.id in draft.protected:
+    if len(spec.accelerators) < 2 or spec.any_model or workload.id in draft.protected or workload.cell:
         return False
     changing = workload.id in draft.stops or workload.id in draft.removals or workload.id in draft.added
     whole = all(m.phase is MemberPhase.READY for m in allocation.members)
@@ -115,7 +116,7 @@ def _move(draft: Draft, workload: Workload, allocation: Allocation, taken: froze
         if claim.shape.accelerators != (model,) or not _model_fits(draft, claim):
             continue
         search = draft.search(*(books.room for books in draft.both))
-        nodes = find(claim.shape, replace(search, closed=search.closed | taken))
+        nodes = find(claim.shape, replace(search, closed=search.closed | taken | keeping(draft, claim)))
         if nodes is None:
             continue
         reason = f"{model} is free: about {gain_gpu_s:.0f} GPU-seconds are saved, {cost_gpu_s:.0f} lost"

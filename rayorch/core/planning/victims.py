@@ -61,6 +61,8 @@ def _below(draft: Draft, claim: Claim) -> list[Move]:
         spec = move.victim.spec
         if spec.priority >= priority or spec.id in spared or spec.id in added:
             continue
+        if move.victim.cell and move.stops and not may_take(draft, queue, move.victim):
+            continue
         may = open_to.get(spec.queue)
         if may is None:
             may = open_to[spec.queue] = not fenced_off(draft, queue, spec.queue)
@@ -76,6 +78,8 @@ def may_go(draft: Draft, claim: Claim, move: Move, reclaims: bool, takes_back: b
     """
     id = move.victim.spec.id
     if id == claim.workload.spec.id or id in draft.added or (id == claim.workload.yielded_to and not takes_back):
+        return False
+    if move.victim.cell and move.stops and not may_take(draft, claim.queue, move.victim):
         return False
     return reclaims or not fenced_off(draft, claim.queue, move.victim.spec.queue)
 
@@ -181,6 +185,17 @@ def _lowest_priority(draft: Draft) -> int:
 
 
 # ---------------------------------------------------------------- who holds more than its share
+
+
+def may_take(draft: Draft, queue: QueueId, victim: Workload) -> bool:
+    """Whether a claim of that queue may stop it: what lies in cells goes for the queue that has them only."""
+    owner = holder_of(draft, victim.spec.queue)
+    return owner is None or queue == owner or queue.startswith(f"{owner}/")
+
+
+def holder_of(draft: Draft, queue: QueueId) -> QueueId | None:
+    """The nearest queue of the path that has cells; its work and that of the queues below it may use them."""
+    return next((spec.id for spec in draft.now.quota.path(queue) if spec.cells), None)
 
 
 def _inside(draft: Draft, queue: QueueId) -> list[QueueId]:

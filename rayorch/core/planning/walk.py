@@ -119,6 +119,24 @@ class Walk:
             cursor = _Cursor(entries, NOTHING, claim.priority, request)
             queue.cursors.append((key, len(queue.cursors), cursor))
 
+    # ------------------------------------------------------------ who is looked at before
+
+    @property
+    def docket(self) -> Docket:
+        """All who wait."""
+        return self._docket
+
+    def gated_ids(self) -> frozenset[WorkloadId]:
+        """Who can't be looked at yet."""
+        return frozenset(request.claim.id for _, request in self._gated)
+
+    def pass_over(self, id: WorkloadId) -> bool:
+        """It has been looked at, and its line passes over it; False: the walk comes to it all the same, alone."""
+        if id in self._apart:
+            return False
+        self._set_apart(id)
+        return True
+
     # ------------------------------------------------------------ the walk
 
     def gated(self) -> Iterator[Request]:

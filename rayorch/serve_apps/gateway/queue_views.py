@@ -31,6 +31,7 @@ def queue_json(row: QueueRow) -> Json:
             "maxPending": spec.per_user.max_pending,
         },
         "budget": _budget_json(row),
+        "cells": _cells_json(row),
         "fence": spec.fence,
         "minRuntimeS": spec.min_runtime_s,
         "minPriority": spec.min_priority,
@@ -49,6 +50,24 @@ def queue_json(row: QueueRow) -> Json:
 
 def _caps(spec: QueueSpec) -> Json:
     return {**dict.fromkeys(spec.denied, 0.0), **(spec.hard_cap or Resources()).to_floats()}
+
+
+def _cells_json(row: QueueRow) -> list[Json]:
+    """Null: no plan has counted them, since the profile keeps none or nothing has been planned yet."""
+    if row.cells:
+        return [
+            {
+                "level": c.level,
+                "model": c.model,
+                "count": c.count,
+                "bound": c.bound,
+                "owed": c.owed,
+                "lacking": c.lacking,
+            }
+            for c in row.cells
+        ]
+    unknown: dict[str, Json] = {"bound": None, "owed": None, "lacking": None}
+    return [{"level": c.level, "model": c.model, "count": c.count, **unknown} for c in row.spec.cells]
 
 
 def _budget_json(row: QueueRow) -> Json:

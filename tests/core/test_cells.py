@@ -1,0 +1,410 @@
+"""Cells: whole nodes and domains that a queue can always have, whatever the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from rayorch.cli.queues import cells_text
+from rayorch.core.decisions import Plan, Start, WaitReason
+from rayorch.core.errors import StalePlanError
+from rayorch.core.planner import plan
+from rayorch.core.queues import QueueTree
+from rayorch.core.snapshot import Versions
+from rayorch.core.types import (
+    CellShare,
+    NodeHealth,
+    NodeId,
+    NodeSpec,
+    QueueId,
+    QueueSpec,
+    State,
+    StopCause,
+    Workload,
+    WorkloadId,
+)
+from rayorch.policies.default import DEFAULT
+from tests import build
+from tests.core.test_planner_properties import World, check_gangs, check_quota, check_room
+from tests.scenes import NOW, changes, node, pending, queue, reasons, reserved, running, snapshot, started, stopped
+
+TWO = [node("n0"), node("n1")]
+
+
+def owns(path: str, count: int = 1, level: str = "node", model: str = "", deserved: float = 0) -> QueueSpec:
+    """A queue with so many cells of a level."""
+    return replace(queue(path, deserved), cells=(CellShare(level, count, model),))
+
+
+def in_cell(held: tuple[Workload, object], level: str = "node") -> tuple[Workload, object]:
+    """It was started in cells of its queue."""
+    return replace(held[0], cell=level), held[1]
+
+
+def cells_of(made: Plan) -> dict[str, str]:
+    """In cells of which level workloads start."""
+    return {d.workload: d.cell for d in made.decisions if isinstance(d, Start)}
+
+
+# ---------------------------------------------------------------- within one's cells
+
+
+def test_a_request_within_cells_starts_in_one() -> None:
+    made = plan(snapshot(TWO, [pending("w", gpu=8, queue="a")], [owns("a"), queue("b")]), DEFAULT)
+    assert cells_of(made) == {"w": "node"}
+    (view,) = made.cells
+    assert (view.queue, view.level, view.count, view.bound, view.owed, view.lacking) == ("a", "node", 1, 1, 0, 0)
+
+
+def test_lent_work_makes_room_whatever_its_share_and_priority() -> None:
+    """b deserves all that it holds, and is more important; it lies in a's cell all the same."""
+    work = [running(f"b{i}", [f"n{i % 2}"], gpu=2, queue="b", priority=5) for i in range(8)]
+    made = plan(snapshot(TWO, [*work, pending("w", gpu=8, queue="a")], [owns("a"), queue("b", 16)]), DEFAULT)
+    (where,) = reserved(made)["w"]
+    assert stopped(made) == {f"b{i}": StopCause.RECLAIMED for i in range(8) if f"n{i % 2}" == where}
+    assert reasons(made, "w") == [WaitReason.RELEASING]
+
+
+def test_work_within_its_share_leaves_a_cell_and_starts_elsewhere() -> None:
+    """b holds its 8 GPUs as two gangs of 2 on each node; a's cell is one of them, and b's 8 fit on the other."""
+    queues = [owns("a", deserved=8), queue("b", 8)]
+    work = [running(f"b{i}", [f"n{i % 2}"], gpu=2, queue="b") for i in range(4)]
+    waits = pending("w", gpu=8, queue="a")
+    made = plan(snapshot(TWO, [*work, waits], queues), DEFAULT)
+    gone = stopped(made)
+    assert len(gone) == 2
+    (where,) = reserved(made)["w"]
+    left = [replace(w, state=State.PENDING, started_s=None) if w.id in gone else (w, held) for w, held in work]
+    made = plan(snapshot(TWO, [*left, waits], queues), DEFAULT)
+    assert started(made) == {"w": [where], **{key: ["n1" if where == "n0" else "n0"] for key in gone}}
+
+
+def test_no_more_goes_than_it_takes_and_where_least_is_lost() -> None:
+    work = [running(f"b{i}", [f"n{i % 2}"], gpu=2, queue="b", started_s=900.0 * (i % 2)) for i in range(8)]
+    made = plan(snapshot(TWO, [*work, pending("w", gpu=4, queue="a")], [owns("a"), queue("b", 16)]), DEFAULT)
+    assert reserved(made) == {"w": ["n1"]}  # what began at 900 s has lost least
+    assert len(stopped(made)) == 2
+
+
+def test_bound_cells_are_used_before_others() -> None:
+    """Half of n0 is a's, and b runs on the other half; n1 is free, but would be a second cell."""
+    work = [
+        in_cell(running("a0", ["n0"], gpu=4, queue="a")),
+        running("b0", ["n0"], gpu=4, queue="b"),
+        pending("w", gpu=4, queue="a"),
+    ]
+    made = plan(snapshot(TWO, work, [owns("a", 2), queue("b")]), DEFAULT)
+    assert set(stopped(made)) == {"b0"}
+    assert reserved(made) == {"w": ["n0"]}
+
+
+def test_what_is_beyond_the_cells_is_looked_at_like_all_other_work() -> None:
+    work = [in_cell(running("a0", ["n0"], gpu=8, queue="a")), pending("w", gpu=8, queue="a")]
+    made = plan(snapshot(TWO, work, [owns("a"), queue("b")]), DEFAULT)
+    assert cells_of(made) == {"w": ""}
+    work = [in_cell(running("a0", ["n0"], gpu=8, queue="a")), running("b0", ["n1"], gpu=8, queue="b"), work[1]]
+    assert changes(plan(snapshot(TWO, work, [owns("a"), queue("b", 8)]), DEFAULT)) == []
+
+
+def test_work_in_cells_goes_for_its_own_queue_only() -> None:
+    a0 = in_cell(running("a0", ["n0"], gpu=8, queue="a"))
+    for asks, goes in (("b", False), ("a", True)):
+        work = [a0, pending("w", gpu=8, queue=asks, priority=9)]
+        made = plan(snapshot(TWO[:1], work, [owns("a"), queue("b")]), DEFAULT)
+        assert bool(stopped(made)) is goes
+
+
+def test_queues_below_share_the_cells() -> None:
+    queues = [owns("a"), queue("a/x"), queue("b", 16)]
+    work = [running(f"b{i}", [f"n{i}"], gpu=8, queue="b") for i in range(2)]
+    made = plan(snapshot(TWO, [*work, pending("w", gpu=8, queue="a/x")], queues), DEFAULT)
+    assert len(stopped(made)) == 1
+
+
+def test_a_model_names_the_nodes() -> None:
+    nodes = [node("n0", model="A100"), node("n1", model="H100")]
+    queues = [owns("a", model="H100"), queue("b")]
+    made = plan(snapshot(nodes, [pending("w", gpu=8, queue="a")], queues), DEFAULT)
+    assert started(made) == {"w": ["n1"]}
+    made = plan(snapshot(nodes, [pending("w", gpu=8, queue="a", accelerators=("A100",))], queues), DEFAULT)
+    assert (started(made), cells_of(made)) == ({"w": ["n0"]}, {"w": ""})
+
+
+def test_a_gang_takes_a_whole_rack() -> None:
+    nodes = [node(f"n{i}", rack=f"r{i // 2}") for i in range(4)]
+    work = [running(f"b{i}", [f"n{i}"], gpu=8, queue="b") for i in range(4)]
+    made = plan(
+        snapshot(nodes, [*work, pending("w", 2, gpu=8, queue="a")], [owns("a", level="rack"), queue("b", 32)]), DEFAULT
+    )
+    assert sorted(reserved(made)["w"]) in (["n0", "n1"], ["n2", "n3"])
+
+
+def test_small_cells_leave_racks_whole_for_those_who_own_them() -> None:
+    """a node of the broken rack goes, though the other rack is free."""
+    nodes = [node(f"n{i}", rack=f"r{i // 2}") for i in range(4)]
+    queues = [owns("a"), owns("c", level="rack"), queue("b")]
+    work = [running("b0", ["n2"], gpu=8, queue="b", preemptible=False), pending("w", gpu=8, queue="a")]
+    assert started(plan(snapshot(nodes, work, queues), DEFAULT)) == {"w": ["n3"]}
+
+
+# ---------------------------------------------------------------- what must be left
+
+
+def test_what_could_not_be_stopped_keeps_off_owed_cells() -> None:
+    for spec in ({"preemptible": False}, {"min_runtime_s": 60.0}):
+        work = [pending(f"w{i}", gpu=8, queue="b", **spec) for i in range(2)]
+        made = plan(snapshot(TWO, work, [owns("a"), queue("b")]), DEFAULT)
+        assert list(started(made)) == ["w0"]
+        assert WaitReason.CELL_OWED in reasons(made, "w1")
+        detail = next(w.detail for w in made.waits["w1"] if w.reason is WaitReason.CELL_OWED)
+        assert detail == "it would break a cell owed to queue a, and can't be stopped at any time"
+
+
+def test_it_lies_beside_what_broke_a_cell_already() -> None:
+    work = [
+        running("b0", ["n1"], gpu=1, queue="b", preemptible=False),
+        pending("w", gpu=1, queue="b", preemptible=False),
+    ]
+    assert started(plan(snapshot(TWO, work, [owns("a"), queue("b")]), DEFAULT)) == {"w": ["n1"]}
+
+
+def test_what_lies_in_a_bound_cell_is_the_queues_alone() -> None:
+    work = [in_cell(running("a0", ["n0"], gpu=1, queue="a")), pending("w", gpu=4, queue="b", preemptible=False)]
+    assert changes(plan(snapshot(TWO[:1], work, [owns("a"), queue("b")]), DEFAULT)) == []
+    work = [work[0], pending("w", gpu=4, queue="b")]
+    assert started(plan(snapshot(TWO[:1], work, [owns("a"), queue("b")]), DEFAULT)) == {"w": ["n0"]}
+
+
+def test_a_failed_node_is_nobodys_cell() -> None:
+    """Two cells on three nodes, one of them lost: both are still to be had."""
+    nodes = [node("n0", health=NodeHealth.LOST), node("n1"), node("n2")]
+    queues = [owns("a"), owns("c"), queue("b")]
+    work = [pending("v", gpu=8, queue="a"), pending("w", gpu=8, queue="c")]
+    made = plan(snapshot(nodes, work, queues), DEFAULT)
+    assert cells_of(made) == {"v": "node", "w": "node"}
+    nodes[1] = node("n1", health=NodeHealth.LOST)
+    made = plan(snapshot(nodes, work, queues), DEFAULT)
+    assert len(started(made)) == 1
+    assert sorted((view.bound, view.owed, view.lacking) for view in made.cells) == [(0, 1, 1), (1, 0, 0)]
+
+
+def test_without_cells_nothing_of_it_is_there() -> None:
+    made = plan(snapshot(TWO, [pending("w", gpu=8)]), DEFAULT)
+    assert made.cells == ()
+
+
+# ---------------------------------------------------------------- the guarantee
+
+SIZE = 4
+
+
+@dataclass
+class CellWorld(World):
+    """A world whose attempts know whether they lie in cells."""
+
+    down: set[NodeId] = field(default_factory=set)
+
+    def turn(self) -> Plan:
+        """A claim within cells takes them up though there may be room elsewhere: its victims are fewest there."""
+        seen = self.see()
+        made = plan(seen, self.profile)
+        assert made.decisions == plan(seen, self.profile).decisions
+        for check in (check_room, check_gangs, check_quota):
+            check(seen, made)
+        self.carry_out(made)
+        return made
+
+    def _start(self, start: Start) -> None:
+        super()._start(start)
+        self.workloads[start.workload] = replace(self.workloads[start.workload], cell=start.cell)
+
+    def alive(self) -> list[NodeSpec]:
+        return [n for n in self.nodes if n.health is NodeHealth.OK]
+
+    def fail(self, index: int, back: bool) -> None:
+        nodes = list(self.nodes)
+        which = [i for i, n in enumerate(nodes) if (n.health is NodeHealth.LOST) is back]
+        if which:
+            i = which[index % len(which)]
+            nodes[i] = replace(nodes[i], health=NodeHealth.OK if back else NodeHealth.LOST)
+            self.nodes = nodes
+
+    # ------------------------------------------------------------ an own account of cells
+
+    def inside(self, id: QueueId, level: str) -> dict[NodeId, int]:
+        """GPUs of a queue's work in its cells of a level, by node."""
+        found: dict[NodeId, int] = {}
+        for workload in self.workloads.values():
+            if workload.state is State.RUNNING and workload.spec.queue == id and workload.cell == level:
+                for member in self.held[workload.id].members:
+                    found[member.node] = found.get(member.node, 0) + member.bundle.gpu_units // 10_000
+        return found
+
+    def bound(self, id: QueueId, level: str) -> list[list[NodeId]]:
+        used = self.inside(id, level)
+        return [[n.id for n in cell] for cell in self.all_cells(level) if any(n.id in used for n in cell)]
+
+    def all_cells(self, level: str) -> list[list[NodeSpec]]:
+        if level == "node":
+            return [[n] for n in self.nodes]
+        racks: Mapping[str | None, list[NodeSpec]] = {}
+        for n in self.nodes:
+            racks.setdefault(n.domain("rack"), []).append(n)  # type: ignore[attr-defined]
+        return list(racks.values())
+
+    def owed(self, spec: QueueSpec) -> dict[str, int]:
+        return {c.level: c.count - len(self.bound(spec.id, c.level)) for c in spec.cells}
+
+    def obtainable(self) -> set[NodeId]:
+        """Nodes in nobody's bound cell, with nothing that could not be stopped."""
+        taken = {id for q in self.queues for c in q.cells for cell in self.bound(q.id, c.level) for id in cell}
+        for workload in self.workloads.values():
+            if workload.state is State.RUNNING and not workload.cell and not workload.spec.preemptible:
+                taken |= {m.node for m in self.held[workload.id].members}
+        return {n.id for n in self.alive()} - taken
+
+    def promised(self) -> bool:
+        """Whether all cells that are owed can be had."""
+        free = self.obtainable()
+        owed = {"node": 0, "rack": 0}
+        for q in self.queues:
+            for level, n in self.owed(q).items():
+                assert n >= 0, f"{q.id} has more cells of {level} than its own"
+                owed[level] += n
+        racks = sum(all(n.id in free for n in cell) for cell in self.all_cells("rack"))
+        return racks >= owed["rack"] and len(free) - 2 * owed["rack"] >= owed["node"]
+
+    def within(self, workload: Workload) -> bool:
+        """Whether a request fits into its queue's cells."""
+        spec = next(q for q in self.queues if q.id == workload.spec.queue)
+        role = workload.spec.roles[0]
+        gpu, alive = role.bundle.gpu_units // 10_000, {n.id for n in self.alive()}
+        for cell in spec.cells:
+            used = self.inside(spec.id, cell.level)
+            bound = [id for nodes in self.bound(spec.id, cell.level) for id in nodes if id in alive]
+            seats = sum((SIZE - used.get(id, 0)) // gpu for id in bound)
+            seats += self.owed(spec)[cell.level] * (SIZE // gpu) * (2 if cell.level == "rack" else 1)
+            if seats >= role.min_count:
+                return True
+        return False
+
+
+@st.composite
+def cell_worlds(draw: st.DrawFn) -> CellWorld:
+    racks = draw(st.integers(2, 3))
+    nodes = [node(f"n{i}", SIZE, rack=f"r{i // 2}") for i in range(2 * racks)]
+    a = replace(queue("a"), cells=(CellShare("node", draw(st.integers(1, 2))),))
+    c = replace(queue("c"), cells=(CellShare(draw(st.sampled_from(["node", "rack"])), 1),))
+    early = [pending(f"e{i}", gpu=draw(st.sampled_from([1, 2])), queue="b") for i in range(draw(st.integers(0, 10)))]
+    return CellWorld(nodes, (a, queue("b"), c), {w.id: w for w in early})
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["a", "a", "b", "b", "c", "end", "end", "fail", "back"]), st.integers(0, 59)),
+    min_size=4,
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(cell_worlds(), steps)
+def test_whatever_happens_a_request_within_cells_starts(world: CellWorld, happens: Sequence[tuple[str, int]]) -> None:
+    """After each request, end, failure and return, once stops have taken effect: whoever waits is not within cells.
+
+    And what is owed stays to be had: no turn takes it away.
+    """
+    settle(world)
+    live(world, happens)
+    event(f"in cells: {min(3, sum(bool(w.cell) for w in world.workloads.values()))}")
+    event(f"evictions: {min(3, len(world.evictions))}")
+
+
+def live(world: CellWorld, happens: Sequence[tuple[str, int]]) -> None:
+    """One thing after the other happens."""
+    for number, (what, n) in enumerate(happens):
+        if what == "end":
+            world.finish(n)
+        elif what in ("fail", "back"):
+            world.fail(n, what == "back")
+        else:
+            made = pending(
+                f"{what}{number}" + "x" * (n % 2),
+                (1, 1, 2)[n % 3],
+                gpu=(1, 2, 4, 4)[n % 4],
+                queue=what,
+                preemptible=what != "b" or n % 5 > 1,
+                submitted_s=float(number),
+            )
+            world.workloads[made.id] = made
+        settle(world)
+
+
+def settle(world: CellWorld) -> None:
+    """Turns until stops have taken effect."""
+    lost = {n.id for n in world.nodes if n.health is NodeHealth.LOST}
+    for workload in list(world.workloads.values()):  # what lost a node is requeued
+        if workload.state is State.RUNNING and any(m.node in lost for m in world.held[workload.id].members):
+            world.workloads[workload.id] = replace(
+                workload, state=State.PENDING, started_s=None, requeued_s=world.now_s, cell=""
+            )
+            del world.held[workload.id]
+    for _ in range(4):
+        kept = world.promised()
+        world.turn()
+        assert world.promised() or not kept
+    if world.promised():
+        waiting = [w for w in world.workloads.values() if w.state is State.PENDING and w.spec.queue != "b"]
+        event(f"waiting: {min(2, len(waiting))}")
+        assert not [w.id for w in waiting if world.within(w)]
+
+
+def test_room_that_is_freed_for_fixed_work_stays_its_own() -> None:
+    """What was cleared for it is no cell's in the next turn, cheap as it is now."""
+    nodes = [node("n0"), node("n1"), node("n2")]
+    held = {f"b{i}": running(f"b{i}", [f"n{i}"], gpu=8, queue="b") for i in range(3)}
+    claim = pending("w", gpu=8, queue="b", priority=1, preemptible=False)
+    made = plan(snapshot(nodes, [*held.values(), claim], [owns("a"), queue("b")]), DEFAULT)
+    (victim,) = stopped(made)
+    left = [work for id, work in held.items() if id != victim]
+    back = replace(held[victim][0], state=State.PENDING, started_s=None, requeued_s=NOW, yielded_to=claim.id)
+    made = plan(snapshot(nodes, [*left, back, claim], [owns("a"), queue("b")]), DEFAULT)
+    assert started(made) == {"w": [f"n{victim[1:]}"]}
+
+
+# ---------------------------------------------------------------- what the queue owner checks
+
+V = Versions(1, 1, 1)
+
+
+def test_the_owner_binds_no_more_cells_than_the_queue_has() -> None:
+    built = QueueTree()
+    for spec in (owns("a", 2), queue("a/x"), queue("b")):
+        build.apply(built, built.set_queue(spec, 1.0))
+    for id, where in (("v", "a"), ("w", "a/x"), ("x", "a"), ("y", "b")):
+        build.apply(built, built.submit(build.workload(id, queue=where), 2.0))
+
+    def start(id: str, on: str, cell: str = "node") -> Start:
+        return Start(WorkloadId(id), 1, build.seats(on, 1), "fits", cell=cell)
+
+    build.apply(built, built.commit_start(start("v", "n1"), V, 3.0))
+    build.apply(built, built.commit_start(start("w", "n2"), V, 3.0))
+    assert built.workloads[WorkloadId("w")].cell == "node"
+    with pytest.raises(StalePlanError, match="would bind 3 nodes"):
+        built.commit_start(start("x", "n3"), V, 3.0)
+    with pytest.raises(StalePlanError, match="its queue has none"):
+        built.commit_start(start("y", "n1"), V, 3.0)
+    with pytest.raises(StalePlanError, match="cells of level rack"):
+        built.commit_start(start("x", "n1", "rack"), V, 3.0)
+    build.apply(built, built.commit_start(start("x", "n2"), V, 3.0))
+    again = QueueTree.restore(built.dump())
+    assert again.workloads[WorkloadId("x")].cell == "node"
+
+
+def test_a_count_is_said_in_words() -> None:
+    cell: dict[str, object] = {"level": "rack", "model": "H100", "count": 2, "bound": 1, "owed": 1, "lacking": 1}
+    assert cells_text(cell) == "2 of level rack (H100): 1 bound, 1 owed, 1 of them can't be had now"
+    assert cells_text({**cell, "bound": None}) == "2 of level rack (H100), which no plan keeps"
