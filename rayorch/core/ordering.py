@@ -58,16 +58,20 @@ def in_words(words: Callable[[Workload, OrderView], str]) -> Callable[[AnyPolicy
 
 
 def ranks(
-    parts: int, changes_s: Callable[[Workload, OrderView], float | None] | None = None, takes_back: bool = False
+    parts: int,
+    changes_s: Callable[[Workload, OrderView], float | None] | None = None,
+    takes_back: bool = False,
+    rank: Callable[[Workload, OrderView], SortKey] | None = None,
 ) -> Callable[[AnyPolicy], AnyPolicy]:
     """Mark an order policy whose key says for running work too how much it is entitled to go on.
 
     The first `parts` of the key are its rank: where a profile evicts by order, whoever waits may take the room of who
     runs in the same queue with a larger rank. `changes_s`: when the rank of a running workload changes by itself.
+    `rank`: the rank, where it changes with the time and the order of those that wait does not, so that their keys hold.
     `takes_back`: who had to make room may in its turn evict the one that it made room for, once it ranks before it.
     Only for policies that bound by themselves how often that can happen.
     """
-    return marked(ranks=(parts, changes_s), takes_back=takes_back)
+    return marked(ranks=(parts, changes_s), takes_back=takes_back, rank=rank)
 
 
 def takes_back(policy: Callable[..., object]) -> bool:
@@ -80,8 +84,8 @@ def rank_of(policy: Callable[..., SortKey], workload: Workload, view: OrderView)
     parts, _ = getattr(policy, "ranks", (0, None))
     if not parts:
         return None
-    key = policy(workload, view)
-    return key[:parts], key
+    key, rank = policy(workload, view), getattr(policy, "rank", None)
+    return (rank(workload, view) if rank is not None else key[:parts]), key
 
 
 def rank_changes_s(policy: Callable[..., object], workload: Workload, view: OrderView) -> float | None:

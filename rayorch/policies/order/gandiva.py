@@ -54,13 +54,17 @@ def _changes_s(workload: Workload, view: OrderView) -> float | None:
     return begun_s(view.now_s, view.knobs.slice_s) + view.knobs.slice_s
 
 
-@ranks(5, _changes_s, takes_back=True)
-@based_on(Basis.TURN)
+def _rank(workload: Workload, view: OrderView) -> SortKey:
+    at, by = _standing(workload, view)
+    return (-workload.spec.priority, _group(at), at, by)
+
+
+@ranks(3, _changes_s, takes_back=True, rank=_rank)
+@based_on(Basis.WORKLOAD)
 @in_words(_words)
 def key(workload: Workload, view: OrderView) -> SortKey:
-    """The smallest key goes first."""
-    at, by = _standing(workload, view)
-    return (-workload.spec.priority, _group(at), 0, at, by, workload.submitted_s)
+    """The smallest key goes first: who has waited longest, which stays so whatever slice it is."""
+    return (-workload.spec.priority, _since_s(workload), workload.submitted_s)
 
 
 @ranks(5, _changes_s, takes_back=True)
