@@ -295,11 +295,13 @@ class TraceCluster:
                 self.books.ready(id, attempt, surplus, f"{id}/{attempt}/{surplus}")
 
     def _remove(self, id: WorkloadId, attempt: int, surpluses: set[int] | None) -> None:
+        held = None
+        if surpluses is not None or self.supplies is not None:
+            held = self.books.allocations.get((id, attempt))
+            self._use(held.members if held is not None else ())
         if surpluses is None:
             self.books.all_removed(id, attempt)
             return
-        held = self.books.allocations.get((id, attempt))
-        self._use(held.members if held is not None else ())
         for surplus in sorted({m.surplus for m in held.members}) if held is not None else ():
             if surplus in surpluses:
                 self.books.removed(id, attempt, surplus)
