@@ -39,7 +39,7 @@ SLOWEST = 0.5
 PER_NODE = 4
 MEDIAN_S = 900.0
 SPREAD = 1.2
-LOADS = (1.0, 0.5, 1.5, 2.0)
+LOADS = (1.0, 0.5, 1.5)
 FJF: Profile = replace(DEFAULT, name="first fit", backfill=BackfillKnobs(hold=False))
 TURNS: Profile = turns_of(600.0)
 OURS = "turns, apart"
@@ -109,7 +109,7 @@ def main() -> int:
     args = arguments(
         "packing",
         {"jobs": 200, "loads": 2},
-        {"jobs": 600, "nodes": 4, "loads": 4, "seed": 0},
+        {"jobs": 600, "nodes": 4, "loads": 3, "seed": 0},
     )
     colocation = measured()
     parts = shares(colocation, GAINS, SLOWEST)

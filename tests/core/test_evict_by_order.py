@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayorch.core.eviction import EvictionKnobs
-from rayorch.core.ordering import OrderKnobs, OrderView, rank_changes_s, rank_of
+from rayorch.core.ordering import OrderKnobs, OrderView, SortKey, rank_changes_s, rank_of, ranks
 from rayorch.core.planner import plan
 from rayorch.core.policy import BackfillKnobs, OrderPolicy, Profile
-from rayorch.core.types import Allocation, StopCause, Workload
+from rayorch.core.types import Allocation, StopCause, Workload, WorkloadId
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.order import fifo, las, remaining, smallest
 from tests.scenes import NOW, changes, node, pending, queue, running, snapshot, started, stopped
@@ -87,6 +87,27 @@ def test_across_queues_the_order_stops_nobody() -> None:
     work = [at_level("long", 8, 2000.0), pending("new", gpu=4, queue="other")]
     made = plan(snapshot([node("n1")], work, [queue("q"), queue("other")]), by_order(las.key))
     assert changes(made) == []
+
+
+def test_nobody_takes_room_back_from_the_one_it_made_room_for_unless_the_order_bounds_that() -> None:
+    @ranks(2, takes_back=True)
+    def bounded(workload: Workload, view: OrderView) -> SortKey:
+        return las.key(workload, view)
+
+    back = replace(pending("back", gpu=4), yielded_to=WorkloadId("runs"), requeued_s=NOW - 100)
+    work = [at_level("runs", 8, 2000.0), back]
+    assert stopped(plan(snapshot([node("n1")], work), by_order(las.key))) == {}
+    assert set(stopped(plan(snapshot([node("n1")], work), by_order(bounded)))) == {"runs"}
+
+
+def test_a_rank_may_be_another_thing_than_the_beginning_of_the_key() -> None:
+    @ranks(1, rank=las.key)
+    def oldest(workload: Workload, view: OrderView) -> SortKey:
+        return (workload.submitted_s,)
+
+    work = pending("w", submitted_s=5.0)
+    view = OrderView(NOW, LIMITS)
+    assert rank_of(oldest, work, view) == (las.key(work, view), (5.0,))
 
 
 def test_an_order_that_ranks_nobody_stops_nobody() -> None:
