@@ -52,6 +52,18 @@ def basis_of(policy: Callable[..., object]) -> Basis:
     return basis if isinstance(basis, Basis) else Basis.TURN
 
 
+def by_class(policy: AnyPolicy) -> AnyPolicy:
+    """Mark an order across queues that looks at nothing of a head but its queue, its resources, its priority and
+    whether it borrows: while nothing is charged its key is the same for all such heads. Without the mark each head of a
+    turn is asked about anew."""
+    return marked(by_class=True)(policy)
+
+
+def is_by_class(policy: Callable[..., object]) -> bool:
+    """Whether an order across queues is so marked."""
+    return bool(getattr(policy, "by_class", False))
+
+
 def in_words(words: Callable[[Workload, OrderView], str]) -> Callable[[AnyPolicy], AnyPolicy]:
     """Let an order policy say what a workload's place comes from: "by priority 5, then by age"."""
     return marked(words=words)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +13,9 @@ from hypothesis import strategies as st
 
 from benchmarks.played.crowd import Crowd
 from rayorch.core import planner
+from rayorch.core.ordering import is_by_class
 from rayorch.core.planner import plan
+from rayorch.core.planning import walk
 from rayorch.core.planning.index import View
 from rayorch.core.planning.overlay import Overlay
 from rayorch.core.planning.walk import Walk
@@ -18,6 +23,7 @@ from rayorch.core.room import Room
 from rayorch.core.slot import Slot
 from rayorch.core.topology import Topology
 from rayorch.core.types import NodeId, Resources
+from rayorch.policies import queue_order
 from rayorch.policies.default import DEFAULT
 from tests.core.test_planner_memory import HAPPENINGS, Remembering, parts
 from tests.core.test_planner_properties import World, worlds
@@ -58,6 +64,23 @@ def test_in_a_crowd_most_are_turned_away_and_the_plan_is_the_same(monkeypatch: p
     looked.clear()
     assert parts(plan(seen, DEFAULT)) == quick
     assert few < len(looked) / 2
+
+
+@pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules(queue_order.__path__)])
+def test_heads_of_one_class_have_one_key_across_queues(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order across queues that says that it is by class gives the plan that it gives when asked about each head."""
+    policy = getattr(importlib.import_module(f"rayorch.policies.queue_order.{name}"), "key", None)
+    if policy is None:
+        return  # what the others share
+    assert is_by_class(policy)
+    profile = replace(DEFAULT, queue_order=policy)
+    crowd = Crowd.of(20, 200, (2, 2, 2), seed=5)
+    for _ in range(2):
+        crowd.carry_out(plan(crowd.snapshot(), profile))
+    seen = crowd.snapshot()
+    quick = parts(plan(seen, profile))
+    monkeypatch.setattr(walk, "is_by_class", lambda policy: False)
+    assert parts(plan(seen, profile)) == quick
 
 
 def _loss_first(dear: frozenset[NodeId]) -> object:

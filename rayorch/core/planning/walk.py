@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.decisions import Wait
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, is_by_class
 from rayorch.core.planning.claims import Claim, Gang, Shape, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.lines import Docket, Entry, Line
@@ -88,6 +88,9 @@ class Walk:
         self._queues: dict[QueueId, _Queue] = {}
         self._current: tuple[_Queue, _Cursor, Claim | None] | None = None
         self._limited: dict[int, Limited] = {}
+        self._ordered: dict[tuple[QueueId, int, int, bool], SortKey] = {}  # by class of head, until the next charge
+        self._charges = 0
+        self._by_class = is_by_class(draft.facts.profile.queue_order)
         self.turn_away: Callable[[Workload, Gang], bool] | None = None
         self._partners: dict[WorkloadId, list[tuple[SortKey, Claim]]] = {}
         for queue, lines in docket.lines():
@@ -147,17 +150,18 @@ class Walk:
         """The other requests, the first one first; later ones are compared after earlier ones have been decided."""
         draft = self._draft
         heap: list[tuple[SortKey, QueueId, int]] = []
+        across = self._across if len(self._queues) > 1 else _with_nobody
         for queue in self._queues.values():
             heapq.heapify(queue.cursors)
             self._settle(queue)
             if queue.cursors:
-                heap.append((self._across(queue), queue.id, len(draft.charged)))
+                heap.append((across(queue), queue.id, len(draft.charged)))
         heapq.heapify(heap)
         while heap:
             key, id, seen = heap[0]
             queue = self._queues[id]
             if seen != len(draft.charged):
-                fresh = self._across(queue)
+                fresh = across(queue)
                 if fresh > key:  # its queue has taken more since; others may go first now
                     heapq.heapreplace(heap, (fresh, id, len(draft.charged)))
                     continue
@@ -168,7 +172,7 @@ class Walk:
                 yield request
             self._next(queue, cursor)
             if queue.cursors:
-                heapq.heapreplace(heap, (self._across(queue), id, len(draft.charged)))
+                heapq.heapreplace(heap, (across(queue), id, len(draft.charged)))
             else:
                 heapq.heappop(heap)
 
@@ -212,16 +216,28 @@ class Walk:
 
     def _key(self, key: SortKey, workload: Workload, asked: Claim | Gang, gated: bool) -> SortKey:
         """The key across queues of one that has this key within its own."""
+        if not self._by_class or not isinstance(asked, Gang):
+            return (key[0], *self._across_queues(workload, asked, gated), *key[1:])
+        if self._charges != len(self._draft.charged):
+            self._charges = len(self._draft.charged)
+            self._ordered.clear()
+        kind = (workload.spec.queue, id(asked), workload.spec.priority, gated)  # the docket, or the prices, keep gangs
+        known = self._ordered.get(kind)
+        if known is None:
+            known = self._ordered[kind] = self._across_queues(workload, asked, gated)
+        return (key[0], *known, *key[1:])
+
+    def _across_queues(self, workload: Workload, asked: Claim | Gang, gated: bool) -> SortKey:
         quota, queue = self._draft.soon.quota, workload.spec.queue
         # What can't start anyway keeps nobody waiting who stands behind it in its queue.
         limited = self._limited.get(id(asked))
         if limited is None:
             limited = quota.limited(asked.resources)
-            if isinstance(asked, Gang):  # which the docket, or the prices, keep
+            if isinstance(asked, Gang):
                 self._limited[id(asked)] = limited
         capped, borrows, _ = quota.standing(queue, limited)
         head = QueueHead(workload, asked.resources, borrows and not capped and not gated, quota)
-        return (key[0], *self._draft.facts.profile.queue_order(head, self._view), *key[1:])
+        return self._draft.facts.profile.queue_order(head, self._view)
 
     # ------------------------------------------------------------ what is told
 
@@ -411,6 +427,11 @@ def _entries(
         if rest.dropped:
             return
         yield key, number, workload, rest
+
+
+def _with_nobody(queue: _Queue) -> SortKey:
+    """The key across queues where there is only one."""
+    return ()
 
 
 def _cursor(line: Line) -> _Cursor:

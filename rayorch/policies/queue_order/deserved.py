@@ -7,9 +7,10 @@ uppermost on the path that would hold more than its share.
 
 from __future__ import annotations
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     surplus = head.quota.surplus_priority(head.queue, head.resources) if head.borrows else 0

@@ -8,11 +8,12 @@ siblings need different resources, the parent of both counts the larger part onl
 
 from __future__ import annotations
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 from rayorch.core.types import QueueSpec
 from rayorch.policies.queue_order.tree import along_path
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return along_path(head.quota, head.queue, lambda spec: dominant_share(spec, head, view))

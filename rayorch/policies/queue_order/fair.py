@@ -6,11 +6,12 @@ of, its part of the cluster counts.
 
 from __future__ import annotations
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 from rayorch.core.types import QueueSpec
 from rayorch.policies.queue_order.tree import along_path
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return (-head.priority, *along_path(head.quota, head.queue, lambda spec: used_part(spec, head, view)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The heads' own keys follow."""
     return ()

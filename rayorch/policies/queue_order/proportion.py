@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 from rayorch.core.types import LIVE, QueueId, QueueSpec, Workload, total
 from rayorch.policies.queue_order.tree import along_path
 
@@ -24,6 +24,7 @@ class Part:
     weight: float
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     first = -view.queues[head.queue].surplus_priority if head.queue in view.queues else 0

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 from rayorch.core.types import QueueId, QueueSpec, Resources
 from rayorch.policies.queue_order.tree import along_path
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first; then priority, and the head's own key."""
     return (*along_path(head.quota, head.queue, lambda spec: share_with(spec, head, view)), -head.priority)

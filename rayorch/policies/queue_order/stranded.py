@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rayorch.core.fragmentation import Fragmentation, typical
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 from rayorch.core.placement import TaskClass, class_of
 from rayorch.core.types import CPU, UNIT, Member, NodeId, NodeSpec, QueueId
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first: who stays within its share, priced so, then priority, then the priced share."""
     priced = priced_share(head, view)

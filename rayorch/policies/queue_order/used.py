@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rayorch.core.ordering import OrderView, QueueHead, SortKey
+from rayorch.core.ordering import OrderView, QueueHead, SortKey, by_class
 from rayorch.core.types import UNIT, QueueId, QueueSpec
 from rayorch.policies.order.fair_tree import used_by
 from rayorch.policies.queue_order.tree import along_path
 
 
+@by_class
 def key(head: QueueHead, view: OrderView) -> SortKey:
     """The smallest key goes first."""
     return along_path(head.quota, head.queue, lambda spec: weighted_usage(spec, head, view))
