@@ -13,6 +13,7 @@ from rayorch.cli.queues import cells_text
 from rayorch.core.decisions import Plan, Start, WaitReason
 from rayorch.core.errors import StalePlanError
 from rayorch.core.planner import plan
+from rayorch.core.planning.memory import Memory
 from rayorch.core.queues import QueueTree
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import (
@@ -206,13 +207,13 @@ SIZE = 4
 class CellWorld(World):
     """A world whose attempts know whether they lie in cells."""
 
-    down: set[NodeId] = field(default_factory=set)
+    memory: Memory = field(default_factory=Memory)
 
     def turn(self) -> Plan:
         """A claim within cells takes them up though there may be room elsewhere: its victims are fewest there."""
         seen = self.see()
-        made = plan(seen, self.profile)
-        assert made.decisions == plan(seen, self.profile).decisions
+        made, anew = plan(seen, self.profile, self.memory), plan(seen, self.profile)
+        assert (made.decisions, made.cells) == (anew.decisions, anew.cells)
         for check in (check_room, check_gangs, check_quota):
             check(seen, made)
         self.carry_out(made)

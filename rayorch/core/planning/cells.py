@@ -213,6 +213,11 @@ def is_fixed(draft: Draft, spec: WorkloadSpec) -> bool:
     return bool(settling(draft, Workload(spec, State.RUNNING, now_s, started_s=now_s)))
 
 
+def stays_put(draft: Draft, workload: Workload) -> bool:
+    """Whether cells keep it from being moved: it lies in one, or might be about to start on one and be fixed there."""
+    return draft.cells is not None and (bool(workload.cell) or is_fixed(draft, workload.spec))
+
+
 def keeping(draft: Draft, claim: Claim) -> frozenset[NodeId]:
     """Where the claim may not start for the sake of cells: nowhere, if it can be stopped for them."""
     if draft.cells is None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.bargain import cheapest, survey
+from rayorch.core.planning.cells import stays_put
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
@@ -147,7 +148,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
         return False
     if workload.state is not State.RUNNING or spec.kind in (Kind.SERVE, Kind.GANG) or spec.reservation:
         return False
-    if spec.id in draft.protected or settling(draft, workload) or workload.cell:
+    if spec.id in draft.protected or settling(draft, workload) or stays_put(draft, workload):
         return False
     if spec.id in draft.stops or spec.id in draft.removals or spec.id in draft.added:
         return False

@@ -168,12 +168,13 @@ class Memory:
         self._uneasy = self._over(snapshot.now_s)
 
     def calm(self, snapshot: Snapshot, profile: Profile) -> bool:
-        """Whether nobody who runs asks for anything, must end or could be moved, and nothing is held for anyone.
+        """Whether nobody who runs asks for anything, must end or could be moved, and nothing is held or owed.
 
         Then there is nothing to decide but for those who wait.
         """
         return (
             snapshot.capacity.fixed
+            and not self.has_cells
             and not (self._uneasy or self._asking or self._growing or self._joint or self._saved)
             and not (self._leaving or self._yielded or self._broken or snapshot.reservations)
             and not (profile.eviction.whole_node_worth_s or moves_somebody(profile.moves))

@@ -19,6 +19,7 @@ from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.moves import Mover, MovesView, Step, moves_somebody
 from rayorch.core.placement import NodeView
 from rayorch.core.planning.adapt import coveted
+from rayorch.core.planning.cells import stays_put
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
@@ -180,7 +181,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
     id = workload.id
     if id in draft.protected or id in draft.stops or id in draft.removals or id in draft.added:
         return False
-    if settling(draft, workload):
+    if settling(draft, workload) or stays_put(draft, workload):
         return False
     return all(
         m.phase is MemberPhase.READY and m.surplus in allocation.gang and device_need(m.bundle).plain
