@@ -69,6 +69,8 @@ def seats_only(members: tuple[Member, ...]) -> tuple[Member, ...]:
     Devices are the allocator's business: those of a plan are only what it expected to get.
     """
     plain = [m if _is_plain(m) else _plain(m) for m in members]
+    if len(plain) == 1:
+        return members if plain[0] is members[0] else (plain[0],)
     if len(plain) > 1:
         plain.sort(key=lambda m: (m.surplus, m.bundle_index, m.role, m.index))
     return tuple(plain)

@@ -24,8 +24,8 @@ class ChangeLog(Generic[K]):
 
     def touch(self, key: K, version: int) -> None:
         """The thing is new or another one since `version`, which is not below that of any earlier call."""
-        if self._gone:
-            self._gone.pop(key, None)
+        if key in self._gone:
+            del self._gone[key]
         self._changed.pop(key, None)
         self._changed[key] = self._newest = version
 

@@ -123,7 +123,10 @@ class ServiceClass:
     def after(self, older: ServiceClass) -> ServiceClass:
         """These samples after those of the same class that were known before."""
         past = older.past.with_samples(self.samples, self.at_s) if older.past is not None else None
-        return ServiceClass(self.name, self.at_s, (*older.samples, *self.samples)[-MAX_SAMPLES:], past)
+        samples = older.samples[-MAX_SAMPLES:] + self.samples
+        if len(samples) > MAX_SAMPLES:
+            samples = samples[-MAX_SAMPLES:]
+        return ServiceClass(self.name, self.at_s, samples, past)
 
     def with_past(self) -> ServiceClass:
         """With a long past, which begins with what is known, if it is of a class that has one."""

@@ -44,6 +44,7 @@ class HistoryBook:
         """At which version each sample of a class came."""
         self._changed_accounts: ChangeLog[AccountKey] = ChangeLog(version)
         self._changed_classes: ChangeLog[str] = ChangeLog(version)
+        self._nothing = HistoryChanges(self._half_life_s)
 
     @property
     def half_life_s(self) -> float:
@@ -58,16 +59,21 @@ class HistoryBook:
             {name: self._classes[name] for name in sorted(self._classes)},
         )
 
-    def changes_since(self, version: int) -> HistoryChanges:
-        """What a reader of that version lacks; O(changes)."""
+    def changes_since(self, version: int, near: bool = False) -> HistoryChanges:
+        """What a reader of that version lacks; O(changes). `near`: it is in this process, and takes classes as they
+        are; in a message only their new samples go."""
         accounts = self._changed_accounts.since(version)
         changed = self._changed_classes.since(version)
         if accounts is None or changed is None:
             everything = (tuple(self._accounts.values()), tuple(self._classes.values()))
             return HistoryChanges(self._half_life_s, *everything, full=True)
+        if not accounts and not changed:
+            return self._no_news()
         whole: list[ServiceClass] = []
         further: list[ServiceClass] = []
-        for name in changed:
+        if near:
+            whole = [self._classes[name] for name in changed if name in self._classes]
+        for name in changed if not near else ():
             entry = self._classes.get(name)
             if entry is not None:
                 new = sum(1 for _ in takewhile(lambda came: came > version, reversed(self._came[name])))
@@ -77,11 +83,16 @@ class HistoryBook:
                     further.append(ServiceClass(name, entry.at_s, entry.samples[-new:]))
         return HistoryChanges(
             self._half_life_s,
-            tuple(self._accounts[key] for key in accounts),
+            tuple([self._accounts[key] for key in accounts]),
             tuple(whole),
             further=tuple(further),
-            gone=tuple(name for name in changed if name not in self._classes),
+            gone=tuple([name for name in changed if name not in self._classes]),
         )
+
+    def _no_news(self) -> HistoryChanges:
+        if self._nothing.half_life_s != self._half_life_s:
+            self._nothing = HistoryChanges(self._half_life_s)
+        return self._nothing
 
     # ------------------------------------------------------------ what happened
 

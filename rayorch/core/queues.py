@@ -143,8 +143,11 @@ class QueueTree(QueueCommands, CalendarTree):
         """What is spent of each queue's budget."""
         return self._books.budgets
 
-    def changes_since(self, version: int, renewals: int = 0) -> QueueChanges:
-        """What a reader with this version lacks; O(changes). Version 0, or one from another history, gives all."""
+    def changes_since(self, version: int, renewals: int = 0, near: bool = False) -> QueueChanges:
+        """What a reader with this version lacks; O(changes). Version 0, or one from another history, gives all.
+
+        `near`: the reader is in this process, so that nothing need be small (`HistoryBook.changes_since`).
+        """
         known = version if version <= self._version else 0
         changed = self._log.since(known) if known == version else None
         gone: list[WorkloadId] = []
@@ -166,7 +169,7 @@ class QueueTree(QueueCommands, CalendarTree):
             folded=tuple([id for id in gone if self._arrays.of_entry(id) is not None]),
             budgets=self._books.budgets,
             countables=self._books.countables,
-            history=self._history.changes_since(known),
+            history=self._history.changes_since(known, near),
             asked=self._asked.changes_since(known),
         )
 

@@ -16,7 +16,7 @@ def eligible_s(workload: Workload) -> float:
 
 def held(members: Iterable[Member]) -> Resources:
     """What seats count for as use, as quota and ledger count it: a MIG instance is a part of a GPU."""
-    return counted(total(member.bundle for member in members))
+    return counted(total([member.bundle for member in members]))
 
 
 def gpus_held(workload: Workload) -> float:

@@ -130,7 +130,7 @@ class TraceCluster:
     def snapshot(self) -> Snapshot:
         """What is known now."""
         before = self._versions
-        queues = self.tree.changes_since(before.queues)
+        queues = self.tree.changes_since(before.queues, near=True)
         books = self.books.changes_since(before.allocations)
         if self.supplies is not None:
             self._see_idle(self.supplies)

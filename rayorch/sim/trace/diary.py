@@ -12,6 +12,9 @@ from rayorch.core.types import UNIT
 from rayorch.sim.trace.fragments import Fragments
 from rayorch.sim.trace.outcome import Series
 
+LINES_AT_ONCE = 1_000
+"""Lines go into the hash in heaps of so many."""
+
 
 class Diary:
     """`events`: submissions, starts and ends so far. The amounts are those of this moment, in stored units of GPUs, so
@@ -19,7 +22,9 @@ class Diary:
 
     def __init__(self, capacity: int, fragments: Fragments | None = None) -> None:
         self._hash = hashlib.sha256()
+        self._lines: list[str] = []  # that are not in the hash yet
         self._rows = tuple(array("d") for _ in range(5))
+        self._appends = tuple(column.append for column in self._rows)
         self._useless = array("d")
         self.fragments = fragments
         self.events = 0
@@ -30,25 +35,32 @@ class Diary:
 
     def write(self, line: str) -> None:
         """One line of the log: when, what and to whom."""
-        self._hash.update(line.encode())
+        self._lines.append(line)
+        if len(self._lines) >= LINES_AT_ONCE:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        self._hash.update("".join(self._lines).encode())
+        self._lines.clear()
 
     def sample(self, now_s: float) -> None:
         """From this moment on the amounts are these."""
         times = self._rows[0]
-        row = (now_s, self.allocated / UNIT, self.capacity / UNIT, float(self.waiting_jobs), self.waiting / UNIT)
+        allocated, capacity, waiting = self.allocated / UNIT, self.capacity / UNIT, self.waiting / UNIT
         if times and times[-1] == now_s:
             for column in self._rows:
                 column.pop()
             if self.fragments is not None:
                 self._useless.pop()
-        for column, value in zip(self._rows, row, strict=True):
-            column.append(value)
+        at, used, whole, jobs, asked = self._appends
+        at(now_s), used(allocated), whole(capacity), jobs(self.waiting_jobs), asked(waiting)
         if self.fragments is not None:
             self._useless.append(self.fragments.gpus)
 
     @property
     def sha256(self) -> str:
         """Of the log so far."""
+        self._take_in()
         return self._hash.hexdigest()
 
     def series(self) -> Series:
