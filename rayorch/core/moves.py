@@ -24,11 +24,15 @@ SEATS_OF_KIND = 8
 """Of each kind, so many seats are tried: those whose leaving brings most."""
 MOST_KNOWN = 200_000
 """Changes of fragmentation that are kept."""
+MOST_KINDS = 1_000
+"""Kinds of seats of which it is kept how they rank nodes."""
 
 Kind = tuple[Resources, tuple[str, ...]]
 """Seats that may go to the same nodes: (bundle, the models that will do, none: any)."""
 Place = tuple[WorkloadId, int]
 """A seat: whose, and its place among its gang's members."""
+Ranking = tuple[dict[NodeId, int], list[tuple[int, NodeId]]]
+"""How fragmentation changes on each node that takes a kind of seat, and these nodes by that."""
 Device = Callable[[Resources, NodeView, PlacementView], int | None]
 """A device policy (`core.policy.DevicePolicy`)."""
 
@@ -94,11 +98,17 @@ class MovesView:
 
 
 class Known:
-    """What was worked out for the typical classes of a view. `changes`: of fragmentation, by all that decides them."""
+    """What was worked out for the typical classes of a view.
+
+    `changes`: of fragmentation, by all that decides them. `seen`: the targets of the last board with what was free
+    there, and `kinds`: how each kind of seat ranked them.
+    """
 
     def __init__(self, view: PlacementView) -> None:
         self.fragmentation = Fragmentation(view.classes)
         self.changes: dict[tuple[object, ...], int] = {}
+        self.seen: dict[NodeId, Slot] = {}
+        self.kinds: dict[Kind, Ranking] = {}
 
     def of(self, node: NodeView, slot: Slot) -> int:
         """F of a node of which so much is free."""
@@ -128,7 +138,7 @@ class Board:
         self._sure = {id: view.nodes[id].slot for id in view.targets}  # nothing comes free there
         self._leaving: dict[Place, int] = {}
         self._on_node: dict[NodeId, list[Place]] = {}
-        self._kinds: dict[Kind, tuple[dict[NodeId, int], list[tuple[int, NodeId]]]] = {}
+        self._kinds: dict[Kind, Ranking] = {}
         self._moved: dict[WorkloadId, dict[int, NodeId]] = {}
         if self.scale:
             self._choose()
@@ -206,13 +216,32 @@ class Board:
                 places = chosen.setdefault(kind, [])
                 if len(places) < SEATS_OF_KIND:
                     places.append(place)
+        self._look_again()
         for kind, places in chosen.items():
-            coming = ((id, self._change_by_coming(kind, id)) for id in self.view.targets)
-            changes = {id: change for id, change in coming if change is not None}
-            self._kinds[kind] = changes, sorted((change, id) for id, change in changes.items())
+            known = self.known.kinds.get(kind)
+            if known is None:
+                known = self.known.kinds[kind] = self._ranked(kind)
+            self._kinds[kind] = dict(known[0]), list(known[1])
             for place in places:
                 self._on_node.setdefault(self._member(place).node, []).append(place)
         self._leaving = {place: self._leaving[place] for places in chosen.values() for place in places}
+
+    def _look_again(self) -> None:
+        """Bring what is known of kinds up to date: nodes of which other things are free now, or that are new."""
+        known, sure = self.known, self._sure
+        changed = [id for id, slot in sure.items() if known.seen.get(id) is not slot]
+        changed += [id for id in known.seen if id not in sure]
+        if len(changed) * 2 > len(sure) or len(known.kinds) > MOST_KINDS:
+            known.kinds.clear()
+        known.seen = dict(sure)
+        for kind, (changes, ranked) in known.kinds.items():
+            for id in changed:
+                self._rank(kind, id, changes, ranked)
+
+    def _ranked(self, kind: Kind) -> Ranking:
+        coming = ((id, self._change_by_coming(kind, id)) for id in self._sure)
+        changes = {id: change for id, change in coming if change is not None}
+        return changes, sorted((change, id) for id, change in changes.items())
 
     def _member(self, place: Place) -> Member:
         return self._movers[place[0]].members[place[1]]
@@ -246,7 +275,9 @@ class Board:
         return change
 
     def _change_by_coming(self, kind: Kind, id: NodeId) -> int | None:
-        """None: it does not fit there."""
+        """None: it does not fit there, or may not go there."""
+        if id not in self._sure:
+            return None
         bundle, models = kind
         node, slot = self.view.nodes[id], self._free[id]
         if models and bundle.gpu_units and node.model not in models:
@@ -276,8 +307,6 @@ class Board:
 
     def _rank(self, kind: Kind, id: NodeId, changes: dict[NodeId, int], ranked: list[tuple[int, NodeId]]) -> None:
         """What the node is for the kind has changed."""
-        if id not in self._sure:
-            return
         was = changes.pop(id, None)
         if was is not None:
             del ranked[bisect_left(ranked, (was, id))]

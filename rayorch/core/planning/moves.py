@@ -25,16 +25,17 @@ from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
 from rayorch.core.planning.repair import keeps_to
 from rayorch.core.planning.rights import settling
+from rayorch.core.resources import gpus_of_model
 from rayorch.core.room import Room
 from rayorch.core.sharing import device_need
 from rayorch.core.types import (
-    MODEL_PREFIX,
     UNIT,
     Allocation,
     Kind,
     Member,
     MemberPhase,
     NodeId,
+    QueueId,
     Resources,
     State,
     StopCause,
@@ -206,20 +207,23 @@ class _Rules:
 
     draft: Draft
     claims: dict[WorkloadId, Claim] = field(default_factory=dict)
+    fits: dict[tuple[QueueId, Resources], bool] = field(default_factory=dict)
 
     def allows(self, mover: Mover, nodes: tuple[NodeId, ...]) -> bool:
         """See MovesView."""
         workload = self.draft.facts.workloads[mover.id]
-        if len(nodes) == 1 and workload.spec.topology.required is None and len(mover.models) == 1:
+        topology = self.draft.facts.topology
+        if not self._model_fits(workload, mover, nodes):
+            return False
+        if len(nodes) == 1 and workload.spec.topology.required is None:
             return True
-        claim, topology = self._claim(workload), self.draft.facts.topology
+        claim = self._claim(workload)
         if not keeps_to(claim.shape.layout or Cell(claim.shape.topology, claim.shape.bundles), nodes, topology):
             return False
         if len(nodes) > 1:
             before, after = self._domains(tuple(m.node for m in mover.members)), self._domains(nodes)
-            if any(after[level] > before.get(level, 0) for level in after):
-                return False
-        return self._model_fits(claim, mover, nodes)
+            return not any(after[level] > before.get(level, 0) for level in after)
+        return True
 
     def _claim(self, workload: Workload) -> Claim:
         found = self.claims.get(workload.id)
@@ -235,16 +239,16 @@ class _Rules:
                 found.setdefault(level, set()).add(name)
         return {level: len(names) for level, names in found.items()}
 
-    def _model_fits(self, claim: Claim, mover: Mover, nodes: tuple[NodeId, ...]) -> bool:
-        """Whether limits of its queue on another model leave room."""
-        models = self.draft.facts.topology.models
-        moved = [m for m, node in zip(mover.members, nodes, strict=True) if m.bundle.gpu_units and m.node != node]
-        others = {models.get(node, "") for node in nodes} - {models.get(m.node, "") for m in mover.members}
-        if not moved or not others - {""}:
+    def _model_fits(self, workload: Workload, mover: Mover, nodes: tuple[NodeId, ...]) -> bool:
+        """Whether limits of its queue on another model of GPU leave room; only a single seat may have another one."""
+        units, models = mover.members[0].bundle.gpu_units, self.draft.facts.topology.models
+        if len(nodes) > 1 or not units or models.get(nodes[0]) == models.get(mover.members[0].node):
             return True
-        claimed = claim.on_models((models.get(nodes[0], ""),))
-        more = Resources(tuple(item for item in claimed.resources if item[0].startswith(MODEL_PREFIX)))
-        return all(books.quota.fits(claim.queue, more) for books in self.draft.both)
+        more = gpus_of_model(models.get(nodes[0], ""), units)
+        key = workload.spec.queue, more
+        if key not in self.fits:
+            self.fits[key] = all(books.quota.fits(key[0], more) for books in self.draft.both)
+        return self.fits[key]
 
 
 # ---------------------------------------------------------------- the orders
