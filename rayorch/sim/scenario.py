@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from rayorch.config.fields import wrong_fields
 from rayorch.config.profile import ProfileSettings, load_profile
 from rayorch.core.errors import SpecError
-from rayorch.core.policy import ModelKnobs, OrderKnobs, Profile
+from rayorch.core.policy import DefragmentKnobs, ModelKnobs, OrderKnobs, Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.sim.autoscaler import SimAutoscaler
 from rayorch.sim.cluster import SimCluster
@@ -69,8 +69,8 @@ class Scenario(Text):
     """A whole file. `about`: what happens and what is right, in a sentence. `cases`: where it was seen.
 
     `counts_are`: "ours" to change, or "ray's", whose autoscaler hears our demand. `preset`, `policies`, `knobs`,
-    `ordering`, `models`: of the profile, as in a cluster's document but by core's names. `quiet`: whether at the end
-    everything must end and nothing be left, within `limit_s`; `end`: what must then be true.
+    `ordering`, `models`, `defragment`: of the profile, as in a cluster's document but by core's names. `quiet`: whether
+    at the end everything must end and nothing be left, within `limit_s`; `end`: what must then be true.
     """
 
     about: str
@@ -84,6 +84,7 @@ class Scenario(Text):
     policies: dict[str, str] = {}
     knobs: dict[str, bool | int | float | str] = {}
     models: dict[str, bool | float] = {}
+    defragment: dict[str, bool | int | float] = {}
     ordering: dict[str, bool | int | float | str | tuple[float, ...]] = {}
     tick_s: float = Field(default=1.0, gt=0, le=60)
     seed: int = 0
@@ -115,12 +116,18 @@ class Scenario(Text):
 
     def profile(self) -> Profile:
         """The policies and knobs that it runs under. SpecError for one that does not exist."""
-        for part, known in (("knobs", Profile), ("ordering", OrderKnobs), ("models", ModelKnobs)):
+        parts = ("knobs", Profile), ("ordering", OrderKnobs), ("models", ModelKnobs), ("defragment", DefragmentKnobs)
+        for part, known in parts:
             for name in getattr(self, part):
                 if name not in known.__dataclass_fields__:
                     raise SpecError(f"{part}.{name}", f"is none; there are {', '.join(known.__dataclass_fields__)}")
         settings = ProfileSettings(
-            "scenario", self.policies, preset=self.preset, ordering=self.ordering, models=self.models
+            "scenario",
+            self.policies,
+            preset=self.preset,
+            ordering=self.ordering,
+            models=self.models,
+            defragment=self.defragment,
         )
         profile = replace(load_profile(settings, "policies"), **self.timing.model_dump())
         return replace(profile, **self.knobs)  # type: ignore[arg-type]  # by name

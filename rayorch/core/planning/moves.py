@@ -119,8 +119,10 @@ def _nodes(draft: Draft) -> dict[NodeId, NodeView]:
     facts, room = draft.facts, draft.soon.room
     found: list[tuple[int, NodeId]] = []
     for id in facts.topology.nodes:
+        if not room.usable(id):
+            continue
         slot = room.slot(id)
-        if room.usable(id) and min((*slot.left, *slot.amounts.values()), default=0) >= 0:
+        if min((*slot.left, *slot.amounts.values()), default=0) >= 0:
             broken = sum(units for units in slot.devices if units < UNIT)
             found.append((-broken, id))
     if len(found) > NODES_LOOKED_AT:

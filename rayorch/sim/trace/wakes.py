@@ -9,10 +9,11 @@ from __future__ import annotations
 import heapq
 
 from rayorch.core.decisions import Plan, Reserve, Resize, Start, Stop
+from rayorch.core.moves import moves_somebody
 from rayorch.core.ordering import Basis, OrderView, basis_of, rank_changes_s
 from rayorch.core.planning.takings import OWED_S
 from rayorch.core.quota_tree import QuotaTree
-from rayorch.core.types import State, Workload, WorkloadId
+from rayorch.core.types import State, StopCause, Workload, WorkloadId
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.events import Moment, Moments
 
@@ -72,6 +73,8 @@ class Wakes:
             self.at(self._cluster.now_s + self._profile.grow_cooldown_s)
         if not self._profile.preemption or workload.started_s is None:
             return
+        if moves_somebody(self._profile.moves):
+            self.at(workload.started_s + self._profile.defragment.cooldown_s)
         if self._profile.eviction.by_order:
             self._rank(workload.spec.id)
         spec = workload.spec
@@ -113,6 +116,9 @@ class Wakes:
             self.at(now_s + OWED_S + JUST_AFTER_S)
         if workload.former:
             self.at(now_s + self._profile.repair_hold_s)
+        if workload.last_cause is StopCause.MOVED and moves_somebody(self._profile.moves):
+            self.at(now_s + self._profile.defragment.every_s)
+            self.at(now_s + self._profile.defragment.window_s)
         if workload.spec.preemption_delay_s:
             self.at(now_s + workload.spec.preemption_delay_s)
 
