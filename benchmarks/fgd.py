@@ -3,6 +3,7 @@
     spec33_gain_100          points by which ours allocates more GPUs than FGD on gpuspec33 when 100 % have arrived
     worst_gap_130            ours less FGD on the list where that is least, at 130 %
     default_alloc_100        allocated GPUs [%] on the default list, at 100 %
+    default_alloc_moves      the same with moves of at most 2 % of the pods (`benchmarks/played/openb_moves.py`)
     unallocated_vs_bestfit   what ours leaves unallocated there, as a part of what best fit leaves
     placements_per_cpu_s     pods a second of planning, in turns of up to 64 pods
     p99_ms                   a pod of a kind that came before, alone in its turn: the turn's planning, 99th percentile
@@ -11,6 +12,7 @@
 The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published). What is
 played is in `benchmarks/played/openb.py`; `--processes` plays several runs at once.
 
+`--moves 1` plays only the default list with moves, ours and FGD's placement with either moves policy, and prints each run.
 `--departures 40` plays instead, on so many GPUs, the first `--first` pods of `default` and `gpuspec33` by their own
 times of coming and going (`benchmarks/played/openb_times.py`), and prints who waited and what was free meanwhile.
 """
@@ -25,12 +27,15 @@ from types import ModuleType
 
 from benchmarks.harness import arguments, percentile, report, say
 from benchmarks.played.openb import LISTS, Fill, Scene, filled, large, played, profile_of, read_pods
+from benchmarks.played.openb_moves import Moved, moved
 from benchmarks.played.openb_times import timed
 from rayorch.core.policy import Profile
+from rayorch.policies.moves import greedy_gradient, sampled_search
 from rayorch.policies.place import fgd, fragmentation, weighted_best_fit
 
 FIRST_SEED = 42
 POLICIES: Mapping[str, ModuleType] = {"fgd": fgd, "ours": fragmentation, "best fit": weighted_best_fit}
+MOVES: Mapping[str, ModuleType] = {"greedy": greedy_gradient, "sampled": sampled_search}
 Run = tuple[str, str, int]
 """(list, policy, seed)."""
 
@@ -55,6 +60,24 @@ def allocations(seeds: int, processes: int) -> dict[tuple[str, str, int], float]
                 means = ", ".join(f"{sum(found[name, policy, load]) / seeds:.2f} at {load} %" for load in loads)
                 say(f"{name:>12}: {policy} {means}")
     return {key: sum(shares) / len(shares) for key, shares in found.items()}
+
+
+def play_moves(run: Run) -> tuple[Run, Moved]:
+    """One run of the default list with moves: (moves policy, placement policy, seed)."""
+    moves, policy, seed = run
+    return run, moved("default", POLICIES[policy], MOVES[moves], seed)
+
+
+def with_moves(runs: list[Run], processes: int) -> dict[str, float]:
+    """The figure of ours with greedy moves, where it is among the runs; all are printed."""
+    shares: list[float] = []
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for (moves, policy, seed), found in pool.map(play_moves, runs):
+            loads = ", ".join(f"{share:.2f} at {load} %" for load, share in found.shares.items())
+            say(f"default, seed {seed}: {policy} with {moves} moves: {loads}; {found.moves} moves, {found.pods} pods")
+            if (moves, policy) == ("greedy", "ours"):
+                shares.append(found.shares[100])
+    return {"default_alloc_moves": sum(shares) / len(shares)} if shares else {}
 
 
 def departures(gpus: int, first: int, seeds: int) -> int:
@@ -112,10 +135,14 @@ def speed_10k(pods: int) -> dict[str, float]:
 
 def main() -> int:
     """Play all of it."""
-    more = {"seeds": 10, "pods": 12_000, "processes": 2, "departures": 0, "first": 2_000}
+    more = {"seeds": 10, "pods": 12_000, "processes": 2, "departures": 0, "moves": 0, "first": 2_000}
     given = arguments("fgd", {"seeds": 3, "pods": 4_000}, more)
     if given.departures:
         return departures(given.departures, given.first, given.seeds)
+    seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
+    if given.moves:
+        runs = [(moves, policy, seed) for seed in seeds for policy in ("ours", "fgd") for moves in MOVES]
+        return report("fgd", with_moves(runs, given.processes), given.check)
     figures = {**speed(given.pods), **speed_10k(min(given.pods, 4_000))}
     found = allocations(given.seeds, given.processes)
     gaps = {name: found[name, "ours", 130] - found[name, "fgd", 130] for name in LISTS}
@@ -123,6 +150,7 @@ def main() -> int:
     figures["spec33_gain_100"] = found["gpuspec33", "ours", 100] - found["gpuspec33", "fgd", 100]
     figures["worst_gap_130"] = min(gaps.values())
     figures["default_alloc_100"] = found["default", "ours", 100]
+    figures.update(with_moves([("greedy", "ours", seed) for seed in seeds], given.processes))
     figures["unallocated_vs_bestfit"] = left["ours"] / left["best fit"]
     return report("fgd", figures, given.check)
 
