@@ -12,7 +12,7 @@
 The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published). What is
 played is in `benchmarks/played/openb.py`; `--processes` plays several runs at once.
 
-`--moves 1` plays only the default list with moves, ours and FGD's placement with either moves policy, and prints each run.
+`--moves 1` plays only the default list with moves, ours and FGD's placement with either moves policy, run by run.
 `--departures 40` plays instead, on so many GPUs, the first `--first` pods of `default` and `gpuspec33` by their own
 times of coming and going (`benchmarks/played/openb_times.py`), and prints who waited and what was free meanwhile.
 """
