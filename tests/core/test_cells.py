@@ -16,6 +16,7 @@ from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
 from rayorch.core.queues import QueueTree
 from rayorch.core.snapshot import Versions
+from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
     CellShare,
     NodeHealth,
@@ -31,7 +32,20 @@ from rayorch.core.types import (
 from rayorch.policies.default import DEFAULT
 from tests import build
 from tests.core.test_planner_properties import World, check_gangs, check_quota, check_room
-from tests.scenes import NOW, changes, node, pending, queue, reasons, reserved, running, snapshot, started, stopped
+from tests.scenes import (
+    NOW,
+    changes,
+    gpus,
+    node,
+    pending,
+    queue,
+    reasons,
+    reserved,
+    running,
+    snapshot,
+    started,
+    stopped,
+)
 
 TWO = [node("n0"), node("n1")]
 
@@ -196,6 +210,17 @@ def test_a_failed_node_is_nobodys_cell() -> None:
 def test_without_cells_nothing_of_it_is_there() -> None:
     made = plan(snapshot(TWO, [pending("w", gpu=8)]), DEFAULT)
     assert made.cells == ()
+
+
+def test_a_reservation_keeps_off_owed_cells_and_they_off_it() -> None:
+    """n0 stands for the cell, so the reservation has n1; a's work starts on n0 all the same."""
+    window = ReservationSpec("r", QueueId("b"), gpus(8), 1, 0.0, 10 * NOW)
+    for work in ([], [pending("w", gpu=8, queue="a")]):
+        seen = replace(snapshot(TWO, work, [owns("a"), queue("b")]), reservations=(window,))
+        made = plan(seen, DEFAULT)
+        assert made.reservations[0].set_aside == 1
+        assert started(made) == {w.id: ["n0"] for w in work}
+        assert made.cells[0].lacking == 0
 
 
 # ---------------------------------------------------------------- the guarantee

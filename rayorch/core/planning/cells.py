@@ -10,7 +10,7 @@ whatever starts, and each claim within its queue's cells finds one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rayorch.core.cells import CellKind, CellsView, Rank, domains_of, the_model, touched, witness
@@ -76,8 +76,10 @@ class CellBook:
         moves = {id(move): move for node in domain.nodes for move in self.lent.get(node, ()) if move.stops}
         return sum(move.price for move in moves.values())
 
-    def candidates(self, owner: Owner) -> list[Domain]:
-        """The domains that may be bound next, the cheapest to clear first, no more than are owed.
+    def candidates(self, owner: Owner, most: int, is_clear: Callable[[Domain], bool]) -> list[Domain]:
+        """The domains that may be bound next, the cheapest to clear first, no more than are owed and than `most`.
+
+        `is_clear`: whether nothing was promised or set aside there since the turn began.
 
         Any of them, and all together, leave others as many as before. Which domains stand for those is not asked, since
         that changes with what lies there.
@@ -87,10 +89,11 @@ class CellBook:
         larger = _in_larger(domains.values() for domains in self.whole.values())
         ranked = sorted(able, key=lambda d: (self.price(d), not larger.isdisjoint(d.nodes), d.name))
         alone = all(other == kind for _, other in self.count)
+        most = min(most, self.owed(owner))
         chosen: list[Domain] = []
         taken: set[NodeId] = set()
-        for tried, domain in enumerate(ranked):
-            if len(chosen) >= self.owed(owner) or tried >= MOST_TRIED + len(chosen):
+        for tried, domain in enumerate(domain for domain in ranked if is_clear(domain)):
+            if len(chosen) >= most or tried >= MOST_TRIED + len(chosen):
                 break
             if alone or self._leaves_others(owner, taken.union(domain.nodes), len(chosen) + 1):
                 chosen.append(domain)

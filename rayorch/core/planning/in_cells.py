@@ -156,8 +156,7 @@ def _domains(book: CellBook, owner: Owner) -> Iterable[Domain]:
 
 def _within(draft: Draft, book: CellBook, claim: Claim, owner: Owner) -> Place | None:
     """Where it fits into the queue's cells, in those that are bound and as few others as it takes."""
-    for bound, more in _groups(draft, book, owner, claim.shape.topology.required):
-        more = more[: book.owed(owner)]
+    for bound, more in _groups(draft, book, owner, claim.shape):
         for count in range(len(more) + 1):
             domains = [*bound, *more[:count]]
             if not domains or not _enough(draft, claim.shape, domains):
@@ -169,16 +168,20 @@ def _within(draft: Draft, book: CellBook, claim: Claim, owner: Owner) -> Place |
     return None
 
 
-def _groups(draft: Draft, book: CellBook, owner: Owner, level: str | None) -> list[tuple[list[Domain], list[Domain]]]:
+def _groups(draft: Draft, book: CellBook, owner: Owner, shape: Shape) -> list[tuple[list[Domain], list[Domain]]]:
     """The bound cells and those that may be bound; where the claim asks for one domain of an outer level, in each."""
-    topology = draft.facts.topology
+    topology, level = draft.facts.topology, shape.topology.required
+
+    def is_clear(domain: Domain) -> bool:
+        room = _room(draft, domain.nodes, _moves_on(draft, book, domain.nodes))
+        return all(room.free(node) == draft.facts.nodes[node].total for node in domain.nodes)
+
     bound = sorted(book.bound.get(owner, ()), key=lambda d: d.name)
-    more = book.candidates(owner)
     levels = topology.levels
-    if level is None or level not in levels or owner[1].level not in levels:
-        return [(bound, more)]
-    if levels.index(level) >= levels.index(owner[1].level):
-        return [(bound, more)]
+    unknown = level not in levels or owner[1].level not in levels
+    if level is None or unknown or levels.index(level) >= levels.index(owner[1].level):
+        return [(bound, book.candidates(owner, sum(count for _, count in shape.bundles), is_clear))]
+    more = book.candidates(owner, book.owed(owner), is_clear)
     groups: dict[str, tuple[list[Domain], list[Domain]]] = {}
     for domains, which in ((bound, 0), (more, 1)):
         for domain in domains:
