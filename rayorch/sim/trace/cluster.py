@@ -335,6 +335,10 @@ class TraceCluster:
         assert end is not None, f"{id} has ended and goes on"
         return self._close(end)
 
+    def lose_seats(self, id: WorkloadId, attempt: int, surpluses: tuple[int, ...], reason: str) -> None:
+        """Some members have died, and what is left goes on without their seats."""
+        self._resize(Resize(id, attempt, (), surpluses, reason))
+
     def cancel(self, id: WorkloadId, attempt: int) -> Workload:
         """Its owner ends the attempt."""
         self.record(self.tree.cancel(id, "cancelled, as in the trace", self.now_s))

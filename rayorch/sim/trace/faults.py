@@ -55,8 +55,12 @@ class Faults:
         self._slow: dict[NodeId, dict[int, Fault]] = {}
         self._count = 0
         self._broken: set[WorkloadId] = set()
-        self._capacity = sum(node.total.gpu_units for node in self._specs.values())
         self._draw()
+
+    @property
+    def _capacity(self) -> int:
+        """Of what is up now, in stored units of GPUs; O(nodes), at each fault."""
+        return self._cluster.gpu_units
 
     @property
     def awaited(self) -> bool:
@@ -130,7 +134,6 @@ class Faults:
             gone = [id for id in fault.nodes if not self._away.get(id)]
             for id in fault.nodes:
                 self._away[id] = self._away.get(id, 0) + 1
-            self._capacity -= sum(self._specs[id].total.gpu_units for id in gone)
             self._cluster.change_nodes(gone, ())
         self._broken.update(broken)
         return Change(fault.nodes, self._capacity, broken=broken)
@@ -153,7 +156,6 @@ class Faults:
             if not self._away[id]:
                 del self._away[id]
                 back.append(self._specs[id])
-        self._capacity += sum(node.total.gpu_units for node in back)
         self._cluster.change_nodes((), back)
         return Change(fault.nodes, self._capacity)
 
@@ -179,7 +181,6 @@ class Faults:
             replace(device, lost=lost, sick=why) if device.index == fault.device else device for device in node.devices
         )
         self._specs[id] = replace(node, devices=devices)
-        self._capacity += -UNIT if lost else UNIT
         if not self._away.get(id):
             self._cluster.change_nodes((), (self._specs[id],))
         return Change(fault.nodes, self._capacity)

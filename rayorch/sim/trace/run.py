@@ -440,7 +440,7 @@ class _Loop:
         diary = self._diary
         change = self._faults.happen(kind, number, now_s)
         diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
-        diary.capacity = change.capacity if self._supplies is None else self._cluster.gpu_units
+        diary.capacity = change.capacity
         if diary.fragments is not None:
             known = self._cluster.inventory.nodes
             diary.fragments.see(known[id] for id in change.nodes if id in known)
@@ -449,7 +449,9 @@ class _Loop:
         self._paced(change.paced, now_s)
         for id in change.broken:
             job = self._jobs.get(id)
-            if job is not None and job.attempt:
+            if job is None and self._serving is not None:
+                self._serving.broken(id)
+            elif job is not None and job.attempt:
                 job.pause(now_s)
                 job.stamp += 1
                 job.broken = True

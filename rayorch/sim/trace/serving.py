@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.reports import DemandReported
-from rayorch.core.types import Kind, Member, QueueId, Role, StopOrder, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import Kind, Member, QueueId, Role, State, StopOrder, Workload, WorkloadId, WorkloadSpec
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.diary import Diary
 from rayorch.sim.trace.events import Moment, Moments
@@ -161,6 +161,24 @@ class Serving:
         one = self._by_id.get(id)
         if one is None or one.stamp != stamp or not one.attempt:
             return
+        self._end(one, id)
+
+    def broken(self, id: WorkloadId) -> None:
+        """Something under it has failed: replicas on GPUs that are lost have died, and the others go on."""
+        one, held = self._by_id.get(id), None
+        if one is not None and one.attempt:
+            held = self._cluster.books.allocations.get((id, one.attempt))
+        if one is None or held is None or self._cluster.state_of(id) is not State.RUNNING:
+            return
+        nodes = self._cluster.inventory.nodes
+        lost = {(node, d.index) for node in {m.node for m in held.members} for d in nodes[node].devices if d.lost}
+        dead = {m.surplus for m in held.members if any((m.node, index) in lost for index in m.devices)}
+        if dead and len(dead) < len({m.surplus for m in held.members}):
+            self._cluster.lose_seats(id, one.attempt, tuple(sorted(dead)), "its GPU is lost")
+        elif dead:
+            self._end(one, id)
+
+    def _end(self, one: _Running, id: WorkloadId) -> None:
         workload = self._cluster.end(id, one.attempt, STOPPED_CODE)
         self._hold(one, 0, ())
         self._diary.write(f"{self._cluster.now_s!r} end {id} {workload.state.value}\n")

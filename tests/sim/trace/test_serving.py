@@ -68,6 +68,16 @@ def test_replicas_on_a_lost_node_are_replaced_and_the_others_go_on() -> None:
     assert outcome.services[0].stops == 0
 
 
+def test_a_replica_on_a_lost_gpu_dies_and_is_replaced() -> None:
+    law = FaultLaw(FaultKind.DEVICE, Fixed(100.0), Fixed(500.0), per="gpu", labels=(("name", "n0"),))
+    where = tuple(replace(node, labels=(("name", node.id),)) for node in nodes(2, gpus=1))
+    models = SimModels(failures=FailureModel((law,)))
+    service = Service("chat", ((0.0, 2.0),), GPU_EACH, most=2)
+    outcome = run(beside(trace(job("a", 650, 10)), service), where, DEFAULT, models=models, until_s=690.0)
+    assert [(r.from_s, r.replicas) for r in outcome.services[0].runs] == [(0, 2), (100, 1), (600, 2)]
+    assert (outcome.series.allocated_gpus <= outcome.series.capacity_gpus).all()
+
+
 def test_an_application_that_no_queue_takes_is_refused_and_said() -> None:
     service = replace(BURST, each=Resources.of({"GPU": 9}))
     outcome = run(beside(trace(job("a", 0, 10)), service), nodes(1), DEFAULT)
