@@ -67,6 +67,10 @@ class Faults:
         """Whether nodes that are gone will come back."""
         return bool(self._away)
 
+    def found(self, node: NodeSpec) -> NodeSpec | None:
+        """A node that joins, with what has befallen its slot; None: the slot is away, and it comes with its repair."""
+        return None if self._away.get(node.id) else self._specs.get(node.id, node)
+
     def _draw(self) -> None:
         """The next fault; its end follows when it has begun."""
         fault = next(self._coming, None)

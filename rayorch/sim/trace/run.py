@@ -460,11 +460,14 @@ class _Loop:
         """A node that was ordered is there, unless it was given back meanwhile."""
         supplies = self._supplies
         node = supplies.joined(order, now_s) if supplies is not None else None
-        if supplies is not None and node is not None:
-            self._cluster.change_nodes((), (node,))
+        if supplies is None or node is None:
+            return
+        there = self._faults.found(node)
+        if there is not None:
+            self._cluster.change_nodes((), (there,))
             if self._diary.fragments is not None:
-                self._diary.fragments.see((node,))
-            self._note_nodes(supplies)
+                self._diary.fragments.see((there,))
+        self._note_nodes(supplies)
 
     def _note_nodes(self, supplies: Supplies) -> None:
         """What came and went, in the log and in the capacity."""
