@@ -11,7 +11,7 @@ from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.slot import KEPT_COUNTS, Slot
 from rayorch.core.topology import Topology
-from rayorch.core.types import NodeId, Resources
+from rayorch.core.types import UNIT, NodeId, Resources
 from tests.build import node
 
 NODES = [node(f"n{i}") for i in range(4)]
@@ -60,3 +60,28 @@ def test_of_many_bundles_not_all_are_remembered() -> None:
         view.best(Resources.of_units({"CPU": n + 1}), ())
     view.changed(())
     assert not memo.marks and view.best(CPU1, ()) == NODES[0].id
+
+
+def test_nodes_that_are_alike_are_looked_at_together_and_the_best_is_that_of_all() -> None:
+    nodes = [node(f"n{i:02d}") for i in range(30)]
+    room, log, closed, asked = Room.of(nodes, (), 0.0), list[NodeId](), set[NodeId](), list[NodeId]()
+
+    def score(bundle: Resources, id: NodeId, slot: Slot) -> SortKey:
+        asked.append(id)
+        return (slot.amounts["CPU"] % (3 * UNIT),)
+
+    kinds = [Resources.of({"CPU": cpus}) for cpus in (1, 2, 3)]
+    view = View(lambda: (room,), closed, Topology.of(nodes), score, log, PlacementView())
+    assert view.best(kinds[0], ()) == nodes[0].id and asked == [nodes[0].id]
+    for turn in range(200):
+        bundle, other = kinds[turn % 3], nodes[turn * 7 % 30].id
+        (closed.remove if other in closed else closed.add)(other)
+        log.append(other)
+        found = view.best(bundle, ())
+        able = [n.id for n in nodes if n.id not in closed and room.fits(n.id, bundle)]
+        assert found == min(((score(bundle, n, room.slot(n)), n) for n in able), default=((), None))[1]
+        if found is not None:
+            room.take(found, bundle)
+            log.append(found)
+    assert set(view.rows().of) == {n.id for n in nodes} - closed
+    assert sum(len(row.nodes) for row in view.rows().all.values()) == len(view.rows().of)

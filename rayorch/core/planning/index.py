@@ -11,11 +11,10 @@ members the count of each kind is a bound, and a trial decides.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from heapq import heappush
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from rayorch.core.placement import PlacementView
+from rayorch.core.planning.best import Best, Rows, tidied
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.sharing import uses_devices
@@ -41,23 +40,25 @@ KEPT_FITS, KEPT_TURNS = 16, 32
 """For how many turns a bundle that nobody asks for is kept, where there are more than so many."""
 KEPT_BESTS, KEPT_CHANGES = 1024, 100_000
 """How many kinds of single seats are kept, and how many changes of nodes that one of them may have not seen."""
-KEPT_SCORES = 4096
-"""How many scores are kept with what is free on equal nodes."""
-UNKNOWN: Final = (-1,)
-"""Stands for a score, or for what scores are kept under, that was not asked for yet; compared by identity."""
-
-
-def tidied(heap: list[tuple[SortKey, NodeId]], scores: Mapping[NodeId, SortKey]) -> None:
-    """Drop entries that hold no more once they are the most: those with a bad score never come to the top."""
-    if len(heap) > 2 * len(scores) + 64:
-        heap[:] = [(score, node) for node, score in scores.items()]
-        heapq.heapify(heap)
 
 
 class View:
     """Rooms in all of which a seat must fit, without the closed nodes; the first room is the one that is scored."""
 
-    __slots__ = ("_bests", "_fits", "_units", "closed", "log", "memo", "past", "rooms", "score", "topology", "turn")
+    __slots__ = (
+        "_bests",
+        "_fits",
+        "_rows",
+        "_units",
+        "closed",
+        "log",
+        "memo",
+        "past",
+        "rooms",
+        "score",
+        "topology",
+        "turn",
+    )
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class View:
         self.turn = 0
         self._fits: dict[tuple[Resources, str], Fit] = {}
         self._bests: dict[tuple[Resources, tuple[str, ...]], Best] = {}
+        self._rows: Rows | None = None
         self.past: list[NodeId] = []
         self._units: Units | None = None
 
@@ -92,6 +94,8 @@ class View:
         for fit in self._fits.values():
             fit.due.update(nodes)
         self.past.extend(nodes)
+        if self._rows is not None:
+            self._rows.due.update(nodes)
         if len(self._bests) > KEPT_BESTS or len(self.past) > KEPT_CHANGES:
             self._forget_bests()
         if self._units is not None:
@@ -106,7 +110,11 @@ class View:
         memo: PlacementView | None = None,
     ) -> None:
         """Another turn, with rooms and a log of its own; nodes that `changed` named are looked at again."""
+        if (memo is None) is not (self.memo is None):
+            self._rows = None
         self.rooms, self.closed, self.score, self.log, self.memo = rooms, closed, score, log, memo
+        if self._rows is not None:
+            self._rows.seen = 0
         for fit in self._fits.values():
             fit.seen = 0
         for best in self._bests.values():
@@ -161,6 +169,14 @@ class View:
             best = self._bests[key] = Best(self, *key)
         best.used = self.turn
         return best.node() if score is None or score is self.score else best.by(score)
+
+    def rows(self) -> Rows:
+        """The open nodes as they are now."""
+        if self._rows is None:
+            self._rows = Rows(self)
+        else:
+            self._rows.refresh()
+        return self._rows
 
     def units(self, domain: Domain) -> int:
         """Free GPU units in the first room on the domain's nodes, closed ones included."""
@@ -298,100 +314,6 @@ class Fit:
         for node, key in found.items():
             heapq.heappush(heap, (key, node))
         return list(found)
-
-
-class Best:
-    """The best node for one seat, which is all that most work asks for; nodes are not counted for it.
-
-    Where the view keeps scores by what is free, a node that is like one that was looked at costs a look into a table.
-    """
-
-    __slots__ = ("_bundle", "_heap", "_marks", "_models", "_scores", "_view", "seen", "seen_past", "used")
-
-    def __init__(self, view: View, bundle: Resources, models: tuple[str, ...]) -> None:
-        self._view = view
-        self._bundle = bundle
-        self._models = models
-        self._marks: dict[str, object] = {}  # under which scores are kept, by model; None: not of these models
-        self._heap: list[tuple[SortKey, NodeId]] = []
-        self._scores: dict[NodeId, SortKey] = {}
-        self.seen, self.seen_past = len(view.log), len(view.past)
-        self.used = view.turn
-        self._look_at(view.topology.nodes)
-
-    def by(self, score: NodeScore) -> NodeId | None:
-        """The same by another score; O(nodes)."""
-        self._refresh()
-        slot = self._view.rooms()[0].slot
-        return min(((score(self._bundle, node, slot(node)), node) for node in self._scores), default=((), None))[1]
-
-    def _refresh(self) -> None:
-        log, past = self._view.log, self._view.past
-        if self.seen < len(log) or self.seen_past < len(past):
-            due = {*past[self.seen_past :], *log[self.seen :]}
-            self.seen, self.seen_past = len(log), len(past)
-            self._look_at(filter(self._view.topology.paths.__contains__, due))
-
-    def node(self) -> NodeId | None:
-        """The best node now, None when no node takes the bundle."""
-        self._refresh()
-        heap, scores = self._heap, self._scores
-        while heap:
-            key, node = heap[0]
-            if scores.get(node) is key:
-                return node
-            heapq.heappop(heap)  # it has another score now, or takes nothing more
-        return None
-
-    def _look_at(self, nodes: Iterable[NodeId]) -> None:
-        view, bundle, scores, heap = self._view, self._bundle, self._scores, self._heap
-        closed, model_of, kept, marks = view.closed, view.topology.models.get, view.memo is not None, self._marks
-        shuts = len(closed) > 0
-        rooms = view.rooms()
-        slots, takers, others = rooms[0].slots, rooms[0].takers, rooms[1:]
-        fresh = not heap
-        for node in nodes:
-            score = None
-            if node in takers and not (shuts and node in closed):
-                model = model_of(node, "")
-                mark = marks.get(model, UNKNOWN)
-                if mark is UNKNOWN:
-                    mark = self._marked(model)
-                if mark is not None:
-                    slot = slots[node]
-                    known = slot.state.known if kept else {}
-                    score = known.get(mark, UNKNOWN)
-                    if score is UNKNOWN:
-                        if len(known) >= KEPT_SCORES:
-                            known.clear()
-                        score = known[mark] = view.score(bundle, node, slot) if slot.fits(bundle) else None
-                    if others and score is not None and not _also_in(others, node, slot, bundle):
-                        score = None
-            before = scores.get(node)
-            if score is None:
-                if before is not None:
-                    del scores[node]
-            elif score is not before and score != before:
-                scores[node] = score
-                if fresh:
-                    heap.append((score, node))
-                else:
-                    heappush(heap, (score, node))
-        if fresh:
-            heapq.heapify(heap)
-        else:
-            tidied(heap, scores)
-
-    def _marked(self, model: str) -> object | None:
-        """Under which scores on nodes of the model are kept; None: it is not one of those that are wanted."""
-        wanted = not self._models or model in self._models
-        mark = self._marks[model] = self._view.mark(self._bundle, model) if wanted else None
-        return mark
-
-
-def _also_in(rooms: Iterable[Room], node: NodeId, slot: Slot, bundle: Resources) -> bool:
-    """Whether the node, which has room for the bundle in `slot`, has it in these rooms as well."""
-    return all(node in room.takers and ((far := room.slots[node]) is slot or far.fits(bundle)) for room in rooms)
 
 
 class Units:
