@@ -10,25 +10,29 @@
     p50_ms_10k, cold_ms_10k  the same at 10,000 nodes of 8 GPUs: median, and the 99th percentile of pods of a new kind
 
 The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published). What is
-played is in `benchmarks/played/openb.py`; `--processes` plays several runs at once.
+played is in `benchmarks/played/openb.py`; `--processes` plays several runs at once, and `--keep FILE` writes each run
+that is done to a file and does not play again what is in it.
 
 `--moves 1` plays only the default list with moves, ours and FGD's placement with either moves policy, run by run.
-`--departures 40` plays instead, on so many GPUs, the first `--first` pods of `default` and `gpuspec33` by their own
-times of coming and going (`benchmarks/played/openb_times.py`), and prints who waited and what was free meanwhile.
+`--departures 40` plays instead, on so many GPUs, the first `--first` pods of each list that has them by their own times
+of coming and going (`benchmarks/played/openb_times.py`), and prints a table of who waited and what was free meanwhile.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from types import ModuleType
 
 from benchmarks.harness import arguments, percentile, report, say
 from benchmarks.played.openb import LISTS, Fill, Scene, filled, large, played, profile_of, read_pods
 from benchmarks.played.openb_moves import Moved, moved
-from benchmarks.played.openb_times import timed
+from benchmarks.played.openb_times import Waits, timed
 from rayorch.core.policy import Profile
 from rayorch.policies.moves import greedy_gradient, sampled_search
 from rayorch.policies.place import fgd, fragmentation, weighted_best_fit
@@ -46,20 +50,44 @@ def play(run: Run) -> tuple[Run, dict[int, float]]:
     return run, played(name, POLICIES[policy], seed)
 
 
-def allocations(seeds: int, processes: int) -> dict[tuple[str, str, int], float]:
-    """(list, policy, load) -> the mean over the seeds; printed list by list."""
+class Kept:
+    """Runs that are done, in a file of one JSON object a line; without a file in memory alone."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.done: dict[Run, dict[int, float]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
+            row = json.loads(line)
+            self.done[row["list"], row["policy"], row["seed"]] = {int(load): x for load, x in row["loads"].items()}
+
+    def put(self, run: Run, loads: dict[int, float]) -> None:
+        """One more."""
+        self.done[run] = loads
+        if self.path is not None:
+            row = {"list": run[0], "policy": run[1], "seed": run[2], "loads": loads}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def allocations(seeds: int, processes: int, kept: Kept) -> dict[tuple[str, str, int], float]:
+    """(list, policy, load) -> the mean over the seeds. All lists are played with a seed before the next one is."""
     numbers = range(FIRST_SEED, FIRST_SEED + seeds)
-    runs = [(name, policy, seed) for name in LISTS for policy in POLICIES for seed in numbers]
+    first = ("default", "gpuspec33")
+    names = (*first, *(name for name in LISTS if name not in first))
+    runs = [(name, policy, seed) for seed in numbers for name in names for policy in POLICIES]
     runs = [run for run in runs if run[1] != "best fit" or run[0] == "default"]
-    found: dict[tuple[str, str, int], list[float]] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for (name, policy, seed), loads in pool.map(play, runs):
-            for load, share in loads.items():
-                found.setdefault((name, policy, load), []).append(share)
-            if seed == numbers[-1]:
-                means = ", ".join(f"{sum(found[name, policy, load]) / seeds:.2f} at {load} %" for load in loads)
-                say(f"{name:>12}: {policy} {means}")
-    return {key: sum(shares) / len(shares) for key, shares in found.items()}
+        for run, loads in pool.map(play, [run for run in runs if run not in kept.done]):
+            kept.put(run, loads)
+            say(f"{run[0]:>12}, seed {run[2]}: {run[1]} " + ", ".join(f"{loads[x]:.2f} at {x} %" for x in loads))
+    found: dict[tuple[str, str, int], list[float]] = {}
+    for name, policy, seed in runs:
+        for load, share in kept.done[name, policy, seed].items():
+            found.setdefault((name, policy, load), []).append(share)
+    means = {key: sum(shares) / len(shares) for key, shares in found.items()}
+    for name, policy in dict.fromkeys(run[:2] for run in runs):
+        say(f"{name:>12}: {policy} {means[name, policy, 100]:.2f} at 100 %, {means[name, policy, 130]:.2f} at 130 %")
+    return means
 
 
 def play_moves(run: Run) -> tuple[Run, Moved]:
@@ -80,18 +108,28 @@ def with_moves(runs: list[Run], processes: int) -> dict[str, float]:
     return {"default_alloc_moves": sum(shares) / len(shares)} if shares else {}
 
 
-def departures(gpus: int, first: int, seeds: int) -> int:
-    """The lists by their own times, printed run by run; "learned": classes as a live queue owner learns them."""
-    variants = [(label, policy, False) for label, policy in POLICIES.items()] + [("ours, learned", fragmentation, True)]
-    for name in ("default", "gpuspec33"):
-        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-            for label, policy, learned in variants:
-                found = timed(name, policy, seed, gpus, first, learned)
-                say(
-                    f"{name}, seed {seed}: {label}: {found.waited} of {found.pods} waited, {found.refused} refused, "
-                    f"mean wait {found.mean_wait_s:.0f} s, {found.waiting_gpu_h:.0f} GPU-h waiting, "
-                    f"{found.unallocated:.2f} % free meanwhile"
-                )
+TIMED = tuple(name for name in LISTS if not name.startswith("multigpu"))
+"""Those lists that say when each pod came and went."""
+VARIANTS = (*((label, False) for label in POLICIES), ("ours", True))
+
+
+def play_timed(run: tuple[str, str, bool, int, int, int]) -> Waits:
+    """One run of a list by its own times."""
+    name, policy, learned, seed, gpus, first = run
+    return timed(name, POLICIES[policy], seed, gpus, first, learned)
+
+
+def departures(gpus: int, first: int, seeds: int, processes: int) -> int:
+    """A table of the lists by their own times; "learned": classes as a live queue owner learns them."""
+    numbers = range(FIRST_SEED, FIRST_SEED + seeds)
+    runs = [(name, *variant, seed, gpus, first) for name in TIMED for seed in numbers for variant in VARIANTS]
+    say("| list | seed | policy | waited | mean wait [s] | waiting [GPU-h] | free meanwhile [%] |")
+    say("|---|---|---|---|---|---|---|")
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for (name, policy, learned, seed, *_), found in zip(runs, pool.map(play_timed, runs), strict=True):
+            label = f"{policy}, learned" if learned else policy
+            row = (found.waited, f"{found.mean_wait_s:,.0f}", f"{found.waiting_gpu_h:,.0f}", f"{found.unallocated:.2f}")
+            say(f"| {name} | {seed} | {label} | {' | '.join(map(str, row))} |")
     return 0
 
 
@@ -136,15 +174,20 @@ def speed_10k(pods: int) -> dict[str, float]:
 def main() -> int:
     """Play all of it."""
     more = {"seeds": 10, "pods": 12_000, "processes": 2, "departures": 0, "moves": 0, "first": 2_000}
-    given = arguments("fgd", {"seeds": 3, "pods": 4_000}, more)
+    words = argparse.ArgumentParser(add_help=False)
+    words.add_argument("--keep", type=Path, help="where runs that are done are kept")
+    if "--help" in sys.argv or "-h" in sys.argv:
+        say(words.format_help())
+    kept, others = words.parse_known_args()
+    given = arguments("fgd", {"seeds": 3, "pods": 4_000}, more, others)
     if given.departures:
-        return departures(given.departures, given.first, given.seeds)
+        return departures(given.departures, given.first, given.seeds, given.processes)
     seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
     if given.moves:
         runs = [(moves, policy, seed) for seed in seeds for policy in ("ours", "fgd") for moves in MOVES]
         return report("fgd", with_moves(runs, given.processes), given.check)
     figures = {**speed(given.pods), **speed_10k(min(given.pods, 4_000))}
-    found = allocations(given.seeds, given.processes)
+    found = allocations(given.seeds, given.processes, Kept(kept.keep))
     gaps = {name: found[name, "ours", 130] - found[name, "fgd", 130] for name in LISTS}
     left = {policy: 100 - found["default", policy, 100] for policy in POLICIES}
     figures["spec33_gain_100"] = found["gpuspec33", "ours", 100] - found["gpuspec33", "fgd", 100]
