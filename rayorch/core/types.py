@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from rayorch.core.attempt_facts import Checkpoint as Checkpoint
 from rayorch.core.attempt_facts import Demand as Demand
@@ -355,10 +356,15 @@ class Member:
     @property
     def charge(self) -> Resources:
         """What it counts for against queues: its bundle, its GPUs once more under their model, countables."""
-        amount = counted(self.bundle)
-        if not self.model and not self.countables:
-            return amount
-        return total((amount, gpus_of_model(self.model, amount.gpu_units), self.countables))
+        amount = _counted_on(self.bundle, self.model)
+        return total((amount, self.countables)) if self.countables else amount
+
+
+@lru_cache(maxsize=4096)
+def _counted_on(bundle: Resources, model: str) -> Resources:
+    """What a bundle counts for on a node whose GPUs are of the model; the same few are asked for all the time."""
+    amount = counted(bundle)
+    return total((amount, gpus_of_model(model, amount.gpu_units))) if model else amount
 
 
 def charge_of(members: Iterable[Member]) -> Resources:

@@ -26,6 +26,7 @@ from rayorch.core.policy import SortKey
 from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
+from rayorch.core.values import changed
 
 KEEPING = ", beside cells"
 NOW = "now"
@@ -48,7 +49,7 @@ def place(draft: Draft, claim: Claim) -> bool:
         draft.added.setdefault(claim.id, []).extend(members)
     else:
         for start in starts_of(claim, members, ""):
-            draft.starts[start.workload] = replace(start, reason=_reason(draft, start))
+            draft.starts[start.workload] = changed(start, reason=_reason(draft, start))
     return True
 
 
