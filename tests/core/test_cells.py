@@ -30,6 +30,8 @@ from rayorch.core.types import (
     WorkloadId,
 )
 from rayorch.policies.default import DEFAULT
+from rayorch.sim.checked import CheckedCluster
+from rayorch.sim.work import SimWork
 from tests import build
 from tests.core.test_planner_properties import World, check_gangs, check_quota, check_room
 from tests.scenes import (
@@ -434,3 +436,24 @@ def test_a_count_is_said_in_words() -> None:
     cell: dict[str, object] = {"level": "rack", "model": "H100", "count": 2, "bound": 1, "owed": 1, "lacking": 1}
     assert cells_text(cell) == "2 of level rack (H100): 1 bound, 1 owed, 1 of them can't be had now"
     assert cells_text({**cell, "bound": None}) == "2 of level rack (H100), which no plan keeps"
+
+
+def test_cells_hold_in_the_whole_loop_through_a_lost_node_and_a_restart() -> None:
+    """With all owners and invariants: a lent node is taken up, a lost cell is found elsewhere, and the mark outlives."""
+    nodes = tuple(build.node(f"n{i}", gpu=4) for i in range(3))
+    sim = CheckedCluster(nodes, (owns("a"), queue("b")))
+    for i in range(6):
+        sim.submit(build.workload(f"b{i}", gpu=2, queue="b"), SimWork(steps=10_000))
+    sim.run(20)
+    sim.submit(build.workload("w", gpu=4, queue="a"), SimWork(steps=10_000))
+    sim.run(60)
+    w = sim.tree.workloads[WorkloadId("w")]
+    assert (w.state, w.cell) == (State.RUNNING, "node")
+    sim.restart_head()
+    sim.run(30)
+    assert sim.tree.workloads[WorkloadId("w")].cell == "node"
+    sim.lose_node(sim.tree.workloads[WorkloadId("w")].placement[0].node)
+    sim.run(120)
+    again = sim.tree.workloads[WorkloadId("w")]
+    assert (again.state, again.cell) == (State.RUNNING, "node")
+    assert again.attempt > w.attempt
