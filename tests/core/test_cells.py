@@ -439,7 +439,7 @@ def test_a_count_is_said_in_words() -> None:
 
 
 def test_cells_hold_in_the_whole_loop_through_a_lost_node_and_a_restart() -> None:
-    """With all owners and invariants: a lent node is taken up, a lost cell is found elsewhere, and the mark outlives."""
+    """With all owners and invariants: a lent node is taken up, a lost cell found elsewhere, and the mark outlives."""
     nodes = tuple(build.node(f"n{i}", gpu=4) for i in range(3))
     sim = CheckedCluster(nodes, (owns("a"), queue("b")))
     for i in range(6):
