@@ -6,7 +6,7 @@
     peak_gib           the most memory that took
 
 Beside these: `events_per_cpu_s_default` with the default profile, the same two on 20,000 jobs and 256 nodes, and with
-`--growth` a table over nodes and jobs. AccaSim 1.1.3 is asked for in an environment of its own, whose Python is
+`--growth` a table over nodes and jobs. `--part` runs only the parts that it names. AccaSim 1.1.3 is asked for in an environment of its own, whose Python is
 given by --accasim PATH or $RAYORCH_ACCASIM (`python -m venv V; V/bin/pip install accasim==1.1.3`): it needs old names
 in `collections`, which are put there for it.
 """
@@ -22,6 +22,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.harness import report, say
@@ -35,7 +36,10 @@ from rayorch.sim.trace.run import run
 
 GIB = 1024**2  # ru_maxrss is in KiB
 CASES = (("philly_2k", 64), ("philly_20k", 256))
-GROWTH = ((100, 20_000), (1_000, 20_000), (10_000, 20_000), (1_000, 100_000), (10_000, 100_000))
+GROWTH = ((100, 5_000), (1_000, 5_000), (10_000, 5_000), (1_000, 20_000), (1_000, 80_000))
+PARTS = ("philly", "million", "growth")
+TOLD_EVERY = 50_000
+"""Events between two lines of progress."""
 
 ACCASIM = """
 import collections, collections.abc, json, resource, sys
@@ -92,9 +96,31 @@ def synthetic(jobs: int, gpus: int, seed: int = 1, load: float = 0.9) -> Trace:
     return Trace(f"synthetic {jobs}", tuple(made))
 
 
-def _told(progress: Progress) -> None:
-    if progress.events % 100_000 < 2_000:
-        say(f"  {progress.ended} of {progress.jobs} jobs, {progress.cpu_s:.0f} s of CPU, {_peak_gib():.2f} GiB")
+def teller() -> Callable[[Progress], None]:
+    """Who says how far a long run has come, and how long the rest may take."""
+    told = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        if progress.events < told + TOLD_EVERY:
+            return
+        told = progress.events
+        left_s = progress.cpu_s * (progress.jobs - progress.ended) / max(progress.ended, 1)
+        say(
+            f"  {progress.ended} of {progress.jobs} jobs, {progress.events} events, {progress.cpu_s:.0f} s of CPU,"
+            f" about {left_s:.0f} s more, {_peak_gib():.2f} GiB"
+        )
+
+    return tell
+
+
+def million(jobs: int, count: int) -> dict[str, float]:
+    """So many jobs on so many nodes, first in, first out; minutes as for a million."""
+    say(f"{jobs} jobs on {count} nodes, FIFO")
+    made = synthetic(jobs, count * GPUS_OF_A_NODE)
+    done = run(made, nodes(count), FIFO, on_progress=teller())
+    say(f"{jobs} jobs: {done.events} events in {done.cpu_s:.0f} s of CPU, {_peak_gib():.2f} GiB, log {done.log_sha256}")
+    return {"million_jobs_min": done.cpu_s / 60 * (1_000_000 / jobs), "peak_gib": _peak_gib()}
 
 
 def _peak_gib() -> float:
@@ -137,16 +163,22 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="20,000 jobs on 1,000 nodes in place of the million")
     parser.add_argument("--growth", action="store_true", help="also the table over nodes and jobs")
     parser.add_argument("--accasim", default=os.environ.get("RAYORCH_ACCASIM", ""), help="the Python that has AccaSim")
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=PARTS,
+        help="only this part, and any other so named; all but growth where none is",
+    )
     given = parser.parse_args()
-    if not given.accasim:
-        say("no AccaSim: say by --accasim or $RAYORCH_ACCASIM which Python has it; ratio_accasim is left at 0")
-    figures = {"ratio_accasim": 0.0, **philly(given.accasim, data_folder())}
-    count, jobs = (1_000, 20_000) if given.quick else (10_000, 1_000_000)
-    say(f"{jobs} jobs on {count} nodes, FIFO")
-    done = run(synthetic(jobs, count * GPUS_OF_A_NODE), nodes(count), FIFO, on_progress=_told)
-    figures["million_jobs_min"] = done.cpu_s / 60 * (1_000_000 / jobs)
-    figures["peak_gib"] = _peak_gib()
-    if given.growth:
+    parts = given.part or [*PARTS[:2], *(["growth"] if given.growth else [])]
+    figures: dict[str, float] = {}
+    if "philly" in parts:
+        if not given.accasim:
+            say("no AccaSim: say by --accasim or $RAYORCH_ACCASIM which Python has it; ratio_accasim is left at 0")
+        figures |= {"ratio_accasim": 0.0, **philly(given.accasim, data_folder())}
+    if "million" in parts:
+        figures |= million(*((20_000, 1_000) if given.quick else (1_000_000, 10_000)))
+    if "growth" in parts:
         growth()
     return report("simulate_speed", figures, given.check)
 
