@@ -6,9 +6,9 @@
     peak_gib           the most memory that took
 
 Beside these: `events_per_cpu_s_default` with the default profile, the same two on 20,000 jobs and 256 nodes, and with
-`--growth` a table over nodes and jobs. `--part` runs only the parts that it names. AccaSim 1.1.3 is asked for in an environment of its own, whose Python is
-given by --accasim PATH or $RAYORCH_ACCASIM (`python -m venv V; V/bin/pip install accasim==1.1.3`): it needs old names
-in `collections`, which are put there for it.
+`--growth` a table over nodes and jobs. `--part` runs only the parts that it names. AccaSim 1.1.3 is asked for in an
+environment of its own, whose Python is given by --accasim PATH or $RAYORCH_ACCASIM (`python -m venv V; V/bin/pip
+install accasim==1.1.3`): it needs old names in `collections`, which are put there for it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class QueueBooks:
         self._alive: dict[QueueId, int] = {}  # workloads of the queue itself that have not ended
         self._pending: dict[QueueId, int] = {}
         self._pending_of: dict[tuple[QueueId, str], int] = {}
-        self._holding: dict[WorkloadId, Workload] = {}
+        self._holding: dict[WorkloadId, tuple[Workload, Resources]] = {}  # and what it is charged
         self._above: dict[QueueId, tuple[QueueId, ...]] = {}
         self._sorted: tuple[QueueSpec, ...] | None = None
         self._tree: QuotaTree | None = None
@@ -90,14 +90,18 @@ class QueueBooks:
         before, after = old.placement if old is not None else (), new.placement
         if before == after:
             return
-        quota = self.quota  # while the change is not in `_holding` yet
-        held = charge_of(after) - charge_of(before)
+        quota, id = self.quota, new.spec.id  # while the change is not in `_holding` yet
+        known, amount = self._holding.pop(id, None), charge_of(after)
+        if known is None:
+            held = amount
+        elif after:
+            held = amount - known[1]
+        else:
+            held = known[1].times(-1)
         self._spend(queue, held.gpu_units, at_s)
         quota.charge(queue, held, owner, bool(after) - bool(before))
         if after:
-            self._holding[new.id] = new
-        else:
-            self._holding.pop(new.id, None)
+            self._holding[id] = (new, amount)
 
     def _count(self, queue: QueueId, owner: str, old: Workload | None, new: Workload) -> None:
         if old is not None and old.state is new.state and new.progress is old.progress:
@@ -146,8 +150,8 @@ class QueueBooks:
         """What live attempts hold, by queue. Built anew after queues have changed."""
         if self._quota is None:
             self._quota = Quota(self._queue_tree(), self.countables)
-            for workload in self._holding.values():
-                self._quota.charge(workload.spec.queue, charge_of(workload.placement), workload.spec.owner, 1)
+            for workload, amount in self._holding.values():
+                self._quota.charge(workload.spec.queue, amount, workload.spec.owner, 1)
         return self._quota
 
     @property
