@@ -23,6 +23,7 @@ from rayorch.core.types import (
     Checkpoint,
     NodeId,
     NodeSpec,
+    QueueMode,
     State,
     StopCause,
     Workload,
@@ -31,7 +32,7 @@ from rayorch.core.types import (
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.moves import greedy_gradient, sampled_search
 from tests.core.test_fragmentation import task
-from tests.scenes import NOW, changes, node, pending, running, snapshot, started, stopped
+from tests.scenes import NOW, changes, node, pending, queue, running, snapshot, started, stopped
 
 OLD = NOW - 4000
 NODES = [node("n1", 2, cpu=8), node("n2", 1, cpu=8)]
@@ -85,12 +86,21 @@ def test_by_default_nobody_is_moved() -> None:
         ("it has not run for long", saved("b", "n2"), {"cooldown_s": 4001.0}),
         ("it may not be stopped", saved("b", "n2", preemptible=False), {}),
         ("it must run on for now", saved("b", "n2", min_runtime_s=5000.0), {}),
+        ("it may not be requeued", saved("b", "n2", max_requeues=0), {}),
         ("it brings too little", saved("b", "n2"), {"least_gain": 0.6}),
         ("it is not worth what is lost", saved("b", "n2"), {"worth_s": 35.0}),
     ],
 )
 def test_who_is_not_moved(why: str, second: tuple[Workload, Allocation], knobs: dict[str, object]) -> None:
     assert changes(plan(snapshot(NODES, [TWO[0], second]), profile(**knobs))) == [], why
+
+
+def test_nobody_is_moved_whom_its_queue_would_not_let_start_again() -> None:
+    open_queue = queue("q", 4, borrow=0)
+    assert stopped(plan(snapshot(NODES, TWO, [open_queue]), profile()))
+    held = replace(open_queue, mode=QueueMode.HOLD)
+    assert changes(plan(snapshot(NODES, TWO, [held]), profile())) == []
+    assert changes(plan(snapshot(NODES, TWO, [queue("q", 0.5, borrow=0)]), profile())) == []  # lowered since
 
 
 def test_one_that_was_moved_rests_and_counts() -> None:

@@ -20,14 +20,18 @@ from rayorch.core.moves import Mover, MovesView, Step, moves_somebody
 from rayorch.core.placement import NodeView
 from rayorch.core.planning.adapt import coveted
 from rayorch.core.planning.cells import stays_put
+from rayorch.core.planning.charges import fits_quota, refund_quota
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
+from rayorch.core.planning.queue_gates import queue_gate
 from rayorch.core.planning.repair import keeps_to
 from rayorch.core.planning.rights import settling
 from rayorch.core.resources import gpus_of_model
+from rayorch.core.retries import may_requeue
 from rayorch.core.room import Room
 from rayorch.core.sharing import device_need
+from rayorch.core.time_limits import used_up
 from rayorch.core.types import (
     UNIT,
     Allocation,
@@ -272,7 +276,7 @@ def _order_all(draft: Draft, view: MovesView, steps: tuple[Step, ...]) -> None:
         nodes = [member.node for member in mover.members]
         for step in ours:
             nodes[step.seat] = step.node
-        if view.allows(mover, tuple(nodes)) and _have_room(draft, view, mover, nodes):
+        if view.allows(mover, tuple(nodes)) and _have_room(draft, view, mover, nodes) and _may_return(draft, mover):
             _order(draft, view, mover, tuple(nodes), sum(step.gain for step in ours))
 
 
@@ -289,6 +293,18 @@ def _have_room(draft: Draft, view: MovesView, mover: Mover, nodes: list[NodeId])
         if not _take(rooms, node, member):
             return False
     return True
+
+
+def _may_return(draft: Draft, mover: Mover) -> bool:
+    """Whether nothing keeps it from starting again: no gate of its queue, no quota that was lowered, no limit of its own."""
+    workload, now_s = draft.facts.workloads[mover.id], draft.facts.now_s
+    if not may_requeue(workload) or used_up(workload, StopCause.MOVED, now_s + workload.spec.grace_s):
+        return False
+    if queue_gate(draft, workload.spec.queue, any(member.bundle.gpu_units for member in mover.members)):
+        return False
+    quota = draft.soon.quota.copy()
+    refund_quota(workload, mover.members, True, quota)
+    return fits_quota(draft.prices.of_claim(start_claim(workload, gang_of(workload.spec))), quota)
 
 
 def _of(draft: Draft, node: NodeId, mover: Mover) -> bool:
