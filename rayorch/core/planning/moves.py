@@ -190,6 +190,10 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
         return False
     if settling(draft, workload) or stays_put(draft, workload):
         return False
+    if not may_requeue(workload) or used_up(workload, StopCause.MOVED, now_s + spec.grace_s):
+        return False  # it would end instead
+    if queue_gate(draft, spec.queue, True):
+        return False  # it would not be let in again
     return all(
         m.phase is MemberPhase.READY and m.surplus in allocation.gang and device_need(m.bundle).plain
         for m in allocation.members
@@ -296,13 +300,8 @@ def _have_room(draft: Draft, view: MovesView, mover: Mover, nodes: list[NodeId])
 
 
 def _may_return(draft: Draft, mover: Mover) -> bool:
-    """Whether nothing keeps it from starting again: no gate of its queue, no quota that was lowered, no limit of its own."""
-    workload, now_s = draft.facts.workloads[mover.id], draft.facts.now_s
-    if not may_requeue(workload) or used_up(workload, StopCause.MOVED, now_s + workload.spec.grace_s):
-        return False
-    if queue_gate(draft, workload.spec.queue, any(member.bundle.gpu_units for member in mover.members)):
-        return False
-    quota = draft.soon.quota.copy()
+    """Whether what it gives back is enough quota for it to start again: limits may have been lowered since."""
+    workload, quota = draft.facts.workloads[mover.id], draft.soon.quota.copy()
     refund_quota(workload, mover.members, True, quota)
     return fits_quota(draft.prices.of_claim(start_claim(workload, gang_of(workload.spec))), quota)
 
