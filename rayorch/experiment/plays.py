@@ -130,7 +130,7 @@ def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | No
     return Played(found, per_job_csv(outcome.records) if inputs.per_job else None)
 
 
-PER_JOB = "id,queue,user,name,gpus,submit_s,started_s,ended_s,state,preemptions,lost_gpu_s,attempts"
+PER_JOB = "id,queue,user,name,gpus,submit_s,started_s,ended_s,state,preemptions,lost_gpu_s,attempts,resizes"
 
 
 def per_job_csv(records: Sequence[JobRecord]) -> bytes:
@@ -147,5 +147,5 @@ def _cells(records: Sequence[JobRecord]) -> Iterator[tuple[object, ...]]:
         times = ("" if t is None else f"{t:.3f}" for t in (r.submit_s, r.started_s, r.ended_s))
         yield (
             *(r.id, r.queue, r.user, r.name, f"{r.gpus:g}", *times),
-            *(r.state.value, r.preemptions, f"{r.lost_gpu_s:.3f}", len(r.runs)),
+            *(r.state.value, r.preemptions, f"{r.lost_gpu_s:.3f}", len(r.runs) - r.resizes, r.resizes),
         )

@@ -11,6 +11,7 @@ from rayorch.core.errors import SpecError
 from rayorch.experiment.serves import served_of, with_services
 from rayorch.experiment.side_by_side import simulate
 from rayorch.policies.default import DEFAULT
+from rayorch.sim.report.page import page
 from rayorch.sim.trace.run import run
 from tests.sim.trace.worlds import job, nodes, trace
 
@@ -90,7 +91,12 @@ def test_an_application_beside_the_jobs_is_reported(tmp_path: Path) -> None:
         MADE, "2x8", serve=["chat,peak=8,start=60s,replicas=1-8"], progress=False, out=tmp_path, resume=True
     )
     assert again.runs == report.runs
-    alone = simulate(MADE, "2x8", progress=False).runs[0]
+    text = page(report.runs, "1")
+    for heading in ("Requests at once, and what replicas could take", "Fragmentation: ", "Applications: default"):
+        assert heading in text
+    assert dict(found.over_time.held_by_queue)["serve"]
+    alone = simulate(MADE, "2x8", progress=False, elastic="0.5:2").runs[0]
+    assert alone.figures["elastic_size"] and "Elastic jobs: GPUs held over GPUs asked for" in page([alone], "1")
     assert alone.figures["attainment"] is None and alone.services == ()
     crowded = simulate(MADE, "1x8", serve=["chat,peak=8,gpus=9"], progress=False)
     assert any("the application chat was refused at the door" in note for note in crowded.notes)

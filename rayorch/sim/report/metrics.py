@@ -12,10 +12,10 @@ from rayorch.sim.generators import offered_load
 from rayorch.sim.report.fairness import QueueShare, asked_while_held, by_queue, held_steps, jain, queue_shares, rhos
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.over_time import Floats, Steps, parts
-from rayorch.sim.report.serving import attainment, over_time, share_of
+from rayorch.sim.report.serving import attainment, gpus_held, over_time, share_of
 from rayorch.sim.report.summary import Curve, Distribution, OverTime, Summary
 from rayorch.sim.trace.model import Trace
-from rayorch.sim.trace.outcome import JobRecord, Outcome
+from rayorch.sim.trace.outcome import JobRecord, Outcome, ServiceRecord
 
 QUANTILES = 200
 PARTS = 300
@@ -217,7 +217,7 @@ def _over_time(outcome: Outcome, start_s: float, end_s: float) -> OverTime:
         () if series.fragmentation is None else means(series.fragmentation),
         _elastic_sizes(outcome.records, edges),
         *_serving_curves(outcome, edges),
-        _held_by_queue(outcome.records, edges),
+        _held_by_queue(outcome.records, edges, outcome.services),
     )
 
 
@@ -236,8 +236,13 @@ def _elastic_sizes(records: Sequence[JobRecord], edges: Floats) -> Curve:
     return _curve(np.divide(held, asked, out=np.zeros_like(held), where=asked > 0))
 
 
-def _held_by_queue(records: Sequence[JobRecord], edges: Floats) -> tuple[tuple[str, Curve], ...]:
+def _held_by_queue(
+    records: Sequence[JobRecord], edges: Floats, services: Sequence[ServiceRecord] = ()
+) -> tuple[tuple[str, Curve], ...]:
     held = {name: held_steps(jobs).means(edges) for name, jobs in by_queue(records).items()}
+    for record in services:
+        name = record.service.queue
+        held[name] = held.get(name, np.zeros(len(edges) - 1)) + gpus_held(record).means(edges)
     order = sorted(held, key=lambda name: (-float(held[name].sum()), name))
     shown = order if len(order) <= MOST_QUEUES else order[: MOST_QUEUES - 1]
     curves = [(name, _curve(held[name])) for name in shown]

@@ -88,6 +88,16 @@ def capacity_of(record: ServiceRecord) -> Steps:
     return Steps(able.times_s, able.values * record.service.target)
 
 
+def gpus_held(record: ServiceRecord) -> Steps:
+    """The GPUs that its replicas hold."""
+    each = record.service.each.gpu_units / UNIT
+    return Steps.of_changes(
+        change
+        for run in record.runs
+        for change in ((run.from_s, run.replicas * each), (run.to_s, -run.replicas * each))
+    )
+
+
 def over_time(records: Sequence[ServiceRecord], edges: Floats) -> tuple[Floats, Floats]:
     """(requests at once, what the replicas could take) of all applications together, by equal parts of time."""
     wanted = sum((demand_of(record).means(edges) for record in records), np.zeros(len(edges) - 1))

@@ -11,7 +11,7 @@ import pytest
 from rayorch.core.errors import SpecError
 from rayorch.core.types import Resources
 from rayorch.sim.generators.demand import Diurnal, read_demand
-from rayorch.sim.report.serving import answering, attainment, over_time, share_of
+from rayorch.sim.report.serving import answering, attainment, gpus_held, over_time, share_of
 from rayorch.sim.trace.model import Service
 from rayorch.sim.trace.outcome import ReplicaRun, ServiceRecord
 
@@ -47,6 +47,10 @@ def test_attainment_is_the_part_of_the_requests_that_could_be_taken() -> None:
     wanted, able = over_time([ServiceRecord(CHAT, RUNS), other], np.array([0.0, 50.0, 100.0]))
     assert wanted.tolist() == pytest.approx([(40 + 180) / 50, (60 + 40 + 200) / 50])
     assert able.tolist() == pytest.approx([(40 + 120) / 50, (150 + 50 + 100) / 50])
+
+
+def test_what_an_application_holds_is_its_queues() -> None:
+    assert gpus_held(ServiceRecord(CHAT, RUNS)).means(np.array([0.0, 20.0, 75.0, 100.0])).tolist() == [4.0, 12.0, 4.0]
 
 
 def test_one_that_was_never_there_attained_nothing() -> None:
