@@ -52,6 +52,9 @@ TOLD_EVERY = 2_000
 """Events between two calls of `on_progress`."""
 FORGOTTEN_AT_ONCE = 1_000
 """Ended jobs are forgotten in heaps of so many: nobody asks for them any more."""
+MOST_TURNS = 100
+"""In one moment; decisions that undo each other go on `UNDONE_S` later, so that time goes on."""
+UNDONE_S = 60.0
 SAME_S = 1e-6
 """A moment this close to that of a round is in it."""
 STOPPED_CODE = 143
@@ -233,7 +236,7 @@ class _Loop:
     def _turn(self, now_s: float) -> None:
         """The loop's turn, and again while what was decided has consequences in this very moment."""
         cluster = self._cluster
-        while True:
+        for _ in range(MOST_TURNS):
             made = plan(cluster.snapshot(), cluster.planned, self._memory)
             cluster.commit(made)
             self._turns += 1
@@ -244,6 +247,7 @@ class _Loop:
             if self._moments.first_s > now_s:
                 return
             self._happen(now_s)
+        self._wakes.at(now_s + UNDONE_S)
 
     def _tell(self) -> None:
         if self._on_progress is None or self._diary.events < self._told + TOLD_EVERY:
