@@ -8,6 +8,7 @@ Each is the worst of all loads and slices. The thresholds are what a cluster wou
 the slice. The 15 virtual clusters are queues whose shares are their parts of the
 GPU-time; what one leaves idle others borrow, and give back. Nobody is told how long anything takes. Load is offered
 GPU-seconds over capacity until the last job comes, reached by compressing arrivals. A start after a stop costs 60 s.
+`--large 1`: one slice more, the last 2,000 jobs, with quotas by what each virtual cluster used in the whole trace.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ BIG_GPUS = 64
 MODELS = SimModels(
     runtime=RuntimeModel(told=Told.NOTHING), restart=RestartModel(default=RestartCost(60.0, interval_s=1800.0))
 )
+LARGE = (80_247, 2_000)
 SLICES = ((80_500, 800), (81_300, 947), (79_700, 800), (78_900, 800), (78_100, 800))
 """(first job, number) of the trace in order of time. Only the last days have gangs of 64 and more: nine in all."""
 
@@ -76,7 +78,7 @@ def learned(whole: Trace, first: int) -> Profile:
 def play(profile: Profile, whole: Trace, first: int, count: int, load: float, node_count: int) -> Result:
     """One profile on one slice at one load."""
     trace = slice_of(whole, first, count)
-    queues = shares(trace, node_count * GPUS_PER_NODE)
+    queues = shares(trace if (first, count) != LARGE else whole, node_count * GPUS_PER_NODE)
     offered = at_load(trace, node_count * GPUS_PER_NODE, load)
     made = run(offered, nodes(node_count, GPUS_PER_NODE), profile, queues=queues, models=MODELS)
     found = Result(
@@ -110,11 +112,11 @@ def mean(values: Sequence[float]) -> float:
 def main() -> int:
     """Run it; see the module's docstring."""
     quick = {"slices": 1, "nodes": 16, "loads": 1}
-    args = arguments("las", quick, {"slices": 2, "nodes": 16, "loads": 3})
+    args = arguments("las", quick, {"slices": 2, "nodes": 16, "loads": 3, "large": 0})
     loads = (1.0, 0.8, 1.3)[: args.loads]
     figures = {"ratio_fifo": 0.0, "ratio_fjf": 0.0, "big_gang_wait": 0.0}
     whole = whole_trace()
-    for first, count in SLICES[: args.slices]:
+    for first, count in (*SLICES[: args.slices], *((LARGE,) if args.large else ())):
         with_limits = learned(whole, first)
         for load in loads:
             there = (whole, first, count, load, args.nodes)

@@ -12,18 +12,21 @@ and `lost`: % of the GPU-time that was lost by that (neither is a ratio); `fair`
 got of their quota. Every stop costs two minutes and the work since the last checkpoint, half an hour apart.
 
 `--kinds`, `--groups`: some of the kinds of work, and of the settings (`benchmarks.played.settings`), by commas.
-`--processes N`: so many runs at once.
+`--processes N`: so many runs at once. `--keep FILE`: every finished run goes there as a line of JSON, and those that
+are there are not run again (whatever the code was then).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache, partial
+from pathlib import Path
 
 from benchmarks.harness import arguments, report, say
 from benchmarks.las import mean
@@ -38,14 +41,21 @@ HIGH = 0.8
 """Below this load hardly anybody waits, and nothing is told apart."""
 WHOLE = ("profiles", "by order")
 """Groups whose settings differ from the default in more than one thing."""
+ALIKE = (
+    *("fifo", "ageing", "lost work alike at any priority"),  # nobody has a priority
+    *("weighted_best_fit", "packing", "clustering", "fgd"),  # nodes are alike, and nobody asks for a part of a GPU
+    "gittins",  # of no kind have 200 finished
+    *("las with promotion", "profile finish-time", "profile shortest", "profile kai"),  # as `las`, `finish_time`, …
+)
+"""In Philly."""
 SKIPPED: Mapping[str, tuple[str, ...]] = {
     "openb": ("queues", "profiles"),  # it has one queue
-    "told": ("queues", "place", "models", "eviction", "victims", "profiles", "fifo", "ageing"),  # as in `gangs`
-    "gangs": ("models", "fifo", "ageing"),  # all nodes are alike, and so is all work in priority
-    "philly": ("models", "fifo", "ageing"),
+    "told": ("queues", "place", "models", "eviction", "victims", "profiles", *ALIKE),  # as in `gangs`
+    "gangs": ("models", *ALIKE),
+    "philly": ("models", *ALIKE),
 }
-"""Groups, and settings, that would only be the default again."""
-JOBS = {"gangs": 1, "told": 1, "philly": 2, "openb": 2}
+"""Groups, and settings, that would only be the default again, or another setting."""
+JOBS = {"gangs": 1, "told": 1, "philly": 2, "openb": 1}
 """Work of one GPU needs more jobs until somebody waits: so many times `--jobs`."""
 
 
@@ -150,13 +160,41 @@ def played(task: Task, jobs: int) -> Figures:
 Map = Callable[[Callable[[Task], Figures], Sequence[Task]], Iterable[Figures]]
 
 
-def compared(kind: str, loads: Sequence[float], seeds: int, jobs: int, groups: str, runs: Map) -> float:
+class Kept:
+    """Runs that are done, and the file that they go to; without one they are only remembered."""
+
+    def __init__(self, path: Path | None, runs: Map, jobs: int) -> None:
+        self._path = path
+        self._runs = runs
+        self._jobs = jobs
+        self._done: dict[str, Figures] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                name, figures = json.loads(line)
+                self._done[name] = Figures(*figures)
+
+    def of(self, tasks: Sequence[Task]) -> list[Figures]:
+        """What came out of each."""
+        missing = [task for task in tasks if self._name(task) not in self._done]
+        for task, figures in zip(missing, self._runs(partial(played, jobs=self._jobs), missing), strict=True):
+            self._done[self._name(task)] = figures
+            if self._path is not None:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([self._name(task), astuple(figures)]) + "\n")
+        return [self._done[self._name(task)] for task in tasks]
+
+    def _name(self, task: Task) -> str:
+        setting, kind, load, seed = task
+        return f"{kind} {seed}, {self._jobs} jobs, load {load:g}: {setting}"
+
+
+def compared(kind: str, loads: Sequence[float], seeds: int, groups: str, kept: Kept) -> float:
     """All tables of one kind of work; answers `default_best`."""
     settings = [s for s in chosen(groups).values() if not {s.name, s.group} & set(SKIPPED[kind])]
     high: dict[str, list[tuple[Ratios, Sequence[Figures]]]] = {setting.name: [] for setting in settings}
     for load in loads:
         tasks = [(setting.name, kind, load, seed) for setting in settings for seed in range(seeds)]
-        flat = list(runs(partial(played, jobs=jobs), tasks))
+        flat = kept.of(tasks)
         by = {setting.name: flat[n * seeds : (n + 1) * seeds] for n, setting in enumerate(settings)}
         found = {name: ({p: ratios(f, by[BASE], p) for p in COMPARED}, f) for name, f in by.items()}
         table(f"{kind}, load {load:g}", found)
@@ -176,17 +214,15 @@ def main() -> int:
     words.add_argument("--groups", default="", help=f"of {', '.join(GROUPS)}; default all")
     if "--help" in sys.argv or "-h" in sys.argv:
         say(words.format_help())
+    words.add_argument("--keep", type=Path, help="file for finished runs, which are not run again")
     given, others = words.parse_known_args()
     quick = {"seeds": 2, "jobs": 60, "loads": 1}
-    args = arguments("policies_table", quick, {"seeds": 5, "jobs": 200, "loads": 4, "processes": 1}, others)
-    worst = 1.0
-    for kind in given.kinds.split(","):
-        shape = (kind, LOADS[: args.loads], args.seeds, args.jobs, given.groups)
-        if args.processes > 1:
-            with ProcessPoolExecutor(args.processes) as pool:
-                worst = max(worst, compared(*shape, pool.map))
-        else:
-            worst = max(worst, compared(*shape, map))
+    args = arguments("policies_table", quick, {"seeds": 5, "jobs": 120, "loads": 4, "processes": 1}, others)
+    loads, worst = LOADS[: args.loads], 1.0
+    with ProcessPoolExecutor(args.processes) as pool:
+        kept = Kept(given.keep, pool.map if args.processes > 1 else map, args.jobs)
+        for kind in given.kinds.split(","):
+            worst = max(worst, compared(kind, loads, args.seeds, given.groups, kept))
     return report("policies_table", {"default_best": worst}, args.check)
 
 

@@ -35,7 +35,6 @@ def ours() -> dict[str, str]:
     return logs()
 
 
-@pytest.mark.timeout(600)
 def test_one_seed_gives_one_log_on_every_profile_in_every_process(ours: dict[str, str]) -> None:
     """Whatever order sets of strings have there (PYTHONHASHSEED)."""
     for hash_seed in ("1", "4711"):
