@@ -1,9 +1,11 @@
-"""The work that `policies_table` plays: five samples each of four kinds, none of them with anything in common.
+"""The work that `policies_table` plays: five samples each of five kinds, none of them with anything in common.
 
     philly   jobs in a row of the trace as they came: nine in ten ask for one GPU
     gangs    jobs of the whole trace drawn in proportion to their GPUs, which come when those of a row came: half of the
              GPU-time is of gangs that are as large as a node or larger
     told     the same, and owners say how long their jobs take, on average the truth, off by half of it up or down
+    elastic  Pollux' first five workloads on its own cluster, jobs of measured applications that run with other numbers
+             of GPUs too, at the best batch for each; a change of size costs 30 s, as there
     openb    pods of Alibaba (list gpuspec33) in a row: parts of GPUs, priorities, GPU models that a third is locked to
 
 Jobs of more than 8 hours or 16 GPUs (philly), 24 hours or 32 GPUs (the others) are left out, so that a short sample is
@@ -24,7 +26,7 @@ from rayorch.core.types import GPU, UNIT, NodeSpec, QueueSpec
 from rayorch.experiment.variants import without_too_large
 from rayorch.sim.generators import at_load, gpus_of
 from rayorch.sim.models import Misstatement, RestartCost, RestartModel, RuntimeModel, SimModels, stream
-from rayorch.sim.readers import openb
+from rayorch.sim.readers import openb, pollux
 from rayorch.sim.trace.model import Trace
 
 GPUS_PER_NODE = 8
@@ -59,11 +61,13 @@ class Sample:
         return replace(self, trace=at_load(self.trace, self.gpus, load))
 
 
-KINDS = ("gangs", "philly", "openb", "told")
+KINDS = ("gangs", "philly", "openb", "told", "elastic")
 
 
 def sample(kind: str, seed: int, count: int) -> Sample:
-    """The `seed`th sample of a kind, of so many jobs. ValueError for a kind that is none of KINDS."""
+    """The `seed`th sample of a kind, of so many jobs (`elastic`: all that there are). ValueError for another kind."""
+    if kind == "elastic":
+        return _elastic(seed)
     if kind == "openb":
         return _openb(seed, count)
     if kind not in KINDS:
@@ -119,3 +123,10 @@ def _openb(seed: int, count: int) -> Sample:
     whole = _pods()
     trace = slice_of(whole, OPENB[seed], count)
     return Sample(trace, _machines(whole), (), SimModels(runtime=MODELS.runtime, restart=COSTLY), seed)
+
+
+def _elastic(seed: int) -> Sample:
+    file = data_folder() / "pollux" / "workloads" / f"workload-{seed + 1}.csv"
+    trace = pollux.read(file, elastic=pollux.GOODPUT)
+    models = SimModels(runtime=MODELS.runtime, restart=RestartModel(default=RestartCost(30.0)))
+    return Sample(trace, nodes(16, pollux.GPUS_PER_NODE), (), models, seed)

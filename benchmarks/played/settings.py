@@ -67,6 +67,12 @@ def fewest_gpus_first(workload: Workload, allocation: Allocation, now_s: float) 
     return sum(member.bundle.gpu_units for member in allocation.members) / 10_000
 
 
+def least_size(workload: Workload, now_s: float) -> int:
+    """As few members as it runs with."""
+    role = workload.spec.elastic_role
+    return role.min_count if role is not None else 0
+
+
 def _order(name: str, policy: OrderPolicy) -> Setting:
     return Setting(name, "order", replace(DEFAULT, order=policy))
 
@@ -90,6 +96,10 @@ def _eviction(name: str, knobs: EvictionKnobs) -> Setting:
 
 def _models(name: str, knobs: ModelKnobs) -> Setting:
     return Setting(name, "models", replace(DEFAULT, models=knobs))
+
+
+def _growth(name: str, **knobs: bool | float) -> Setting:
+    return Setting(name, "growth", replace(DEFAULT, **knobs))  # type: ignore[arg-type]  # by the names of its fields
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -136,6 +146,12 @@ SETTINGS: tuple[Setting, ...] = (
     _models("models by score", ModelKnobs(by_score=True)),
     _models("next model before eviction is off", ModelKnobs(evict_before_next=True)),
     _models("moved to better models", ModelKnobs(upgrade=True)),
+    _growth("even growth", even_growth=True),
+    _growth("growth at most once a minute", grow_cooldown_s=60.0),
+    _growth("growth at most every 10 min", grow_cooldown_s=600.0),
+    _growth("growth at most every 30 min", grow_cooldown_s=1800.0),
+    _growth("even growth, every 10 min", even_growth=True, grow_cooldown_s=600.0),
+    Setting("nobody grows", "growth", replace(DEFAULT, train_size=least_size)),
     Setting("las, by order", "by order", LAS),
     Setting(
         "las, by order, exempt 10 min",
