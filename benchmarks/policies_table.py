@@ -4,12 +4,13 @@
                    thing, is certainly better over the loads of 0.8 and more, and makes large gangs wait no longer; the
                    worst of all kinds of work (1: there is none)
 
-Printed to stderr is a table for each kind of work (`benchmarks.played.parts`) and load, and one over the loads of 0.8
-and more: the geometric mean over the samples of each figure over the default's, with its 95 % interval (Student's t on
-logarithms, samples as samples). Below 1 is better. `jct`: average completion time; `slow`: average bounded slowdown
-(of at least a minute's work); `gang`: average wait of jobs of 8 GPUs and more; `stops`: stopped runs per hundred jobs,
-and `lost`: % of the GPU-time that was lost by that (neither is a ratio); `fair`: Jain's index over queues of what they
-got of their quota. Every stop costs two minutes and the work since the last checkpoint, half an hour apart.
+Printed to stderr is a table for each kind of work (`benchmarks.played.parts`) and load, and one of all loads, in which
+all but the completion times is over the loads of 0.8 and more: the geometric mean over the samples of each figure over
+the default's, with its 95 % interval (Student's t on logarithms, samples as samples). Below 1 is better. `jct`: average
+completion time; `slow`: average bounded slowdown (of at least a minute's work); `gang`: average wait of jobs of 8 GPUs
+and more; `stops`: stopped runs per hundred jobs, and `lost`: % of the GPU-time that was lost by that (neither is a
+ratio); `fair`: Jain's index over queues of what they got of their quota. Every stop costs two minutes and the work
+since the last checkpoint, half an hour apart.
 
 `--kinds`, `--groups`: some of the kinds of work, and of the settings (`benchmarks.played.settings`), by commas.
 `--processes N`: so many runs at once. `--keep FILE`: every finished run goes there as a line of JSON, and those that
@@ -111,13 +112,16 @@ COMPARED = ("jct_s", "slowdown", "gang_wait_s")
 Ratios = Mapping[str, Sequence[float]]
 
 
+def cell(of: Sequence[float]) -> str:
+    """A ratio with its interval, in bold where it is certainly below or above 1."""
+    middle, low, high = interval(of)
+    text = f"{middle:.3f} ({low:.2f}-{high:.2f})"
+    return f"**{text}**" if high < 1 or low > 1 else text
+
+
 def row(name: str, of: Ratios, rest: Sequence[Figures]) -> str:
-    """A line of a table; in bold what is certainly better or worse."""
-    cells = []
-    for part in COMPARED:
-        middle, low, high = interval(of[part])
-        text = f"{middle:.3f} ({low:.2f}-{high:.2f})"
-        cells.append(f"**{text}**" if high < 1 or low > 1 else text)
+    """A line of a table."""
+    cells = [cell(of[part]) for part in COMPARED]
     cells += [f"{mean([getattr(f, part) for f in rest]):.1f}" for part in ("stops", "lost")]
     return f"| {name} | {' | '.join(cells)} | {mean([f.fair for f in rest]):.3f} |"
 
@@ -127,6 +131,18 @@ def table(title: str, found: Mapping[str, tuple[Ratios, Sequence[Figures]]]) -> 
     say(f"\n| {title} | jct | slow | gang | stops | lost | fair |\n|---|---|---|---|---|---|---|")
     for name, (of, rest) in found.items():
         say(row(name, of, rest))
+
+
+def whole_table(kind: str, found: Mapping[str, Mapping[float, tuple[Ratios, Sequence[Figures]]]]) -> None:
+    """Print the one of all loads: completion times at each, and the rest over those of `HIGH` and more."""
+    loads = sorted(next(iter(found.values())))
+    heads = " | ".join(f"jct {load:g}" for load in loads)
+    say(f"\n| {kind} | {heads} | jct | slow | gang | stops | lost | fair |\n|{'---|' * (len(loads) + 7)}")
+    for name, at in found.items():
+        high = [at[load] for load in loads if load >= HIGH]
+        cells = " | ".join(cell(at[load][0]["jct_s"]) for load in loads)
+        rest = row("", pooled([of for of, _ in high]), [one for _, figures in high for one in figures])
+        say(f"| {name} | {cells} {rest.removeprefix('|  ')}")
 
 
 def pooled(of: Sequence[Ratios]) -> Ratios:
@@ -192,7 +208,7 @@ class Kept:
 def compared(kind: str, loads: Sequence[float], seeds: int, groups: str, kept: Kept) -> float:
     """All tables of one kind of work; answers `default_best`."""
     settings = [s for s in chosen(groups).values() if not {s.name, s.group} & set(SKIPPED[kind])]
-    high: dict[str, list[tuple[Ratios, Sequence[Figures]]]] = {setting.name: [] for setting in settings}
+    every: dict[str, dict[float, tuple[Ratios, Sequence[Figures]]]] = {setting.name: {} for setting in settings}
     for load in loads:
         tasks = [(setting.name, kind, load, seed) for setting in settings for seed in range(seeds)]
         flat = kept.of(tasks)
@@ -200,12 +216,11 @@ def compared(kind: str, loads: Sequence[float], seeds: int, groups: str, kept: K
         found = {name: ({p: ratios(f, by[BASE], p) for p in COMPARED}, f) for name, f in by.items()}
         table(f"{kind}, load {load:g}", found)
         for name, one in found.items():
-            if load >= HIGH:
-                high[name].append(one)
-    over = {name: (pooled([o[0] for o in of]), [f for o in of for f in o[1]]) for name, of in high.items() if of}
-    table(f"{kind}, loads of {HIGH:g} and more", over)
-    alike = [setting.name for setting in settings if setting.group not in WHOLE and setting.name in over]
-    return max((better(over[name][0]) for name in alike), default=1.0)
+            every[name][load] = one
+    whole_table(kind, every)
+    alike = [setting.name for setting in settings if setting.group not in WHOLE]
+    high = {name: [of for load, (of, _) in every[name].items() if load >= HIGH] for name in alike}
+    return max((better(pooled(of)) for of in high.values() if of), default=1.0)
 
 
 def main() -> int:

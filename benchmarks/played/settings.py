@@ -146,11 +146,8 @@ SETTINGS: tuple[Setting, ...] = (
     _models("models by score", ModelKnobs(by_score=True)),
     _models("next model before eviction is off", ModelKnobs(evict_before_next=True)),
     _models("moved to better models", ModelKnobs(upgrade=True)),
-    _growth("even growth", even_growth=True),
-    _growth("growth at most once a minute", grow_cooldown_s=60.0),
+    _growth("the oldest grows first", even_growth=False),
     _growth("growth at most every 10 min", grow_cooldown_s=600.0),
-    _growth("growth at most every 30 min", grow_cooldown_s=1800.0),
-    _growth("even growth, every 10 min", even_growth=True, grow_cooldown_s=600.0),
     Setting("nobody grows", "growth", replace(DEFAULT, train_size=least_size)),
     Setting("las, by order", "by order", LAS),
     Setting(

@@ -25,4 +25,5 @@ PRESET = Profile(
     recover=whole_gang.recover,
     scale=gangs.wanted,
     moves=nobody.moves,
+    even_growth=True,
 )

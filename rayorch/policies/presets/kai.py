@@ -7,4 +7,4 @@ from dataclasses import replace
 from rayorch.core.eviction import Action, EvictionKnobs
 from rayorch.policies.presets.default import PRESET as DEFAULT
 
-PRESET = replace(DEFAULT, name="kai", even_growth=True, eviction=EvictionKnobs(passes=tuple(Action)))
+PRESET = replace(DEFAULT, name="kai", eviction=EvictionKnobs(passes=tuple(Action)))
