@@ -7,12 +7,25 @@ from dataclasses import replace
 import pytest
 
 from rayorch.config.profile import load_preset
-from rayorch.core.decisions import WaitReason
+from rayorch.core.decisions import Reserve, WaitReason
 from rayorch.core.planner import plan
 from rayorch.core.policy import EvictionKnobs
 from rayorch.core.types import Checkpoint, QueueSpec, StopCause, Workload, WorkloadId
 from rayorch.policies.default import DEFAULT
-from tests.scenes import NOW, changes, node, pending, queue, reasons, running, shrunk, snapshot, started, stopped
+from tests.scenes import (
+    NOW,
+    changes,
+    node,
+    pending,
+    queue,
+    reasons,
+    running,
+    shrunk,
+    snapshot,
+    started,
+    stopped,
+    stopping,
+)
 
 
 def saved(workload: Workload, ago_s: float) -> Workload:
@@ -151,3 +164,12 @@ def test_who_others_have_yielded_to_does_not_yield_in_the_same_turn() -> None:
     shares = [queue("a", 10, 4), queue("b", 6, 10)]
     made = plan(snapshot([node("n1"), node("n2")], work, shares), load_preset("kai"))
     assert stopped(made) == {"lent": StopCause.RECLAIMED}
+
+
+def test_who_is_only_promised_its_minimum_in_a_pass_is_promised_the_rest_too() -> None:
+    """Room is free but for quota that a gang which is stopping still holds: nothing is added to what does not run."""
+    leaves = stopping(running("old", ["n1"], gpu=4))
+    seen = snapshot([node("n0", 4), node("n1", 4)], [leaves, pending("new", (2, 3))], [queue("q", 5)])
+    made = plan(seen, load_preset("kai"))
+    assert changes(made) == []
+    assert [seat.node for r in made.decisions if isinstance(r, Reserve) for seat in r.members] == ["n0"] * 3

@@ -164,6 +164,8 @@ def _allocate(session: Session, claim: Claim) -> bool:
         start = draft.starts[claim.id]
         draft.starts[claim.id] = replace(start, members=(*start.members, *draft.added.pop(claim.id)))
         return True
+    if claim.grows and claim.workload.state is State.PENDING:  # what it starts with is promised only, so this is too
+        return promise(draft, claim)
     return place(draft, claim) or promise(draft, claim)
 
 
