@@ -173,3 +173,12 @@ def test_who_is_only_promised_its_minimum_in_a_pass_is_promised_the_rest_too() -
     made = plan(seen, load_preset("kai"))
     assert changes(made) == []
     assert [seat.node for r in made.decisions if isinstance(r, Reserve) for seat in r.members] == ["n0"] * 3
+
+
+def test_who_would_lose_its_surplus_is_not_moved_for_others() -> None:
+    """It would be back with its minimum alone, evict whom it has moved for, and be moved again."""
+    grown = running("grown", ["n0", "n1"], (1, 3), gpu=4, priority=2)
+    other = running("other", ["n2"], queue="r")
+    nodes = [node(f"n{i}", 4) for i in range(3)]
+    made = plan(snapshot(nodes, [grown, other, pending("new")], [queue("q", 8), queue("r")]), load_preset("kai"))
+    assert changes(made) == []

@@ -48,9 +48,8 @@ class Victim:
         return chunk
 
     def alone(self) -> Victim:
-        """The same workload before it was asked for anything, asked to give all at once."""
-        whole = (*self.kept, *self.all_given)
-        return Victim(self.workload, (), [whole])
+        """The same workload, asked to give all, and nobody else."""
+        return Victim(self.workload, (), [*self.given, *([self.kept] if self.kept else [])])
 
 
 @dataclass(frozen=True, slots=True)
