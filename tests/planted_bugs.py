@@ -50,9 +50,8 @@ BUGS = (
         "a gang is reserved in part",
         "volcano#2462, kube-batch#446",
         "rayorch/core/allocations.py",
-        "            if not room.fits(member.node, member.bundle):\n                raise StalePlanError(",
-        "            if not room.fits(member.node, member.bundle):\n                continue\n"
-        "                raise StalePlanError(",
+        "            if not room.fits(id, bundle):\n                raise StalePlanError(",
+        "            if not room.fits(id, bundle):\n                continue\n                raise StalePlanError(",
         ("tests/core/test_allocator_reference.py",),
     ),
     Planted(
