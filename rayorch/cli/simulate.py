@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,6 +129,8 @@ def simulate(
 
     _check_files(html, out, resume)
     keys = _keys(measure)
+    world = partial(options.models_of, runtime_spread, told, misstate, restart, checkpoint_every, serial=serial)
+    world = partial(world, node_mtbf=node_mtbf, node_repair=node_repair, faults=fault or ())
     report = play(
         trace,
         cluster,
@@ -141,19 +144,7 @@ def simulate(
         serve=serve or (),
         queues=() if queues is None else _queues(queues),
         quota_by_use=quota_by_use,
-        models=options.models_of(
-            runtime_spread,
-            told,
-            misstate,
-            restart,
-            checkpoint_every,
-            node_mtbf=node_mtbf,
-            node_repair=node_repair,
-            faults=fault or (),
-            serial=serial,
-            provision=provision,
-            refused=provision_refused,
-        ),
+        models=world(provision=provision, refused=provision_refused),
         until_s=None if until is None else options.seconds(until, "--until"),
         resample=resample,
         racks=racks,
@@ -168,6 +159,11 @@ def simulate(
         partial=True,
     )
     _tell(report, keys, output)
+    _end(report, html, out)
+
+
+def _end(report: Report, html: Path | None, out: Path | None) -> None:
+    """Write the page; say how to go on where the report is not complete."""
     if html is not None and report.runs:
         report.write_html(html)
         say(f"the page with plots: {html}")

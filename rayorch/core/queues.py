@@ -56,6 +56,7 @@ from rayorch.core.events import (
 from rayorch.core.history_book import HistoryBook
 from rayorch.core.joint import JointIndex, check_joint_start
 from rayorch.core.lifecycle import Move
+from rayorch.core.node_commands import NodeCommands
 from rayorch.core.queue_commands import QueueCommands
 from rayorch.core.renewals import Renewals
 from rayorch.core.reports import AttemptReport
@@ -68,7 +69,6 @@ from rayorch.core.tree_state import TreeState as TreeState
 from rayorch.core.types import (
     LIVE,
     Member,
-    NodeId,
     QueueId,
     QueueSpec,
     Resources,
@@ -80,10 +80,10 @@ from rayorch.core.types import (
     WorkloadSpec,
     charge_of,
 )
-from rayorch.core.wellformed import check_moment, check_seconds, check_text
+from rayorch.core.wellformed import check_seconds, check_text
 
 
-class QueueTree(QueueCommands, CalendarTree):
+class QueueTree(QueueCommands, CalendarTree, NodeCommands):
     """See the module's docstring. `version` counts the events ever applied and survives restarts."""
 
     def __init__(self) -> None:
@@ -91,7 +91,6 @@ class QueueTree(QueueCommands, CalendarTree):
         self._version = 0
         self._queues_version = 0
         self._known_queues: tuple[QueueSpec, ...] = ()
-        self._cordons: dict[NodeId, NodeCordoned] = {}
         self._shapes: tuple[NodeShape, ...] = ()
         self._log: ChangeLog[WorkloadId] = ChangeLog()
         self._renewals = Renewals()
@@ -119,11 +118,6 @@ class QueueTree(QueueCommands, CalendarTree):
     def states(self) -> Mapping[State, int]:
         """How many workloads are in each state."""
         return self._states
-
-    @property
-    def cordons(self) -> Mapping[NodeId, NodeCordoned]:
-        """The nodes that take nothing new."""
-        return self._cordons
 
     @property
     def placements(self) -> Mapping[WorkloadId, tuple[Member, ...]]:
@@ -214,22 +208,6 @@ class QueueTree(QueueCommands, CalendarTree):
     def set_capacity(self, shapes: tuple[NodeShape, ...]) -> None:
         """What nodes can exist at most, for the door's never-fits check; empty: unknown, all is accepted."""
         self._shapes = shapes
-
-    def cordon(self, node: NodeId, reason: str, drain_by_s: float | None, now_s: float) -> tuple[Event, ...]:
-        """Nothing new on the node; with `drain_by_s`, what is there must leave by then. SpecError."""
-        check_text(node, "node")
-        check_text(reason, "reason")
-        if drain_by_s is not None:
-            check_moment(drain_by_s, "drain_by_s")
-        old = self._cordons.get(node)
-        if old is not None and (old.reason, old.drain_by_s) == (reason, drain_by_s):
-            return ()
-        return (NodeCordoned(node, reason, drain_by_s, now_s),)
-
-    def uncordon(self, node: NodeId, reason: str, now_s: float) -> tuple[Event, ...]:
-        """The node may take work again."""
-        check_text(reason, "reason")
-        return (NodeUncordoned(node, reason, now_s),) if node in self._cordons else ()
 
     # ------------------------------------------------------------ users
 
@@ -437,10 +415,8 @@ class QueueTree(QueueCommands, CalendarTree):
             case Forgotten(workloads=ids):
                 for id in ids:
                     self._forget(id)
-            case NodeCordoned(node=node):
-                self._cordons[node] = event
-            case NodeUncordoned(node=node):
-                self._cordons.pop(node, None)
+            case NodeCordoned() | NodeUncordoned():
+                self._apply_cordon(event)
             case HalfLifeSet(half_life_s=half_life_s, at_s=at_s):
                 self._history.set_half_life(half_life_s, at_s, self._version + 1)
             case _:

@@ -157,12 +157,7 @@ def simulate(
     loaded = trace if isinstance(trace, Trace) else _read(trace, trace_format, trace_options or {})
     if not loaded.jobs:
         raise SpecError("TRACE", f"{loaded.name} has no jobs ({len(loaded.refused)} rows could not be used)")
-    title = PurePath(loaded.source).name or loaded.name
-    if jobs is not None:
-        if jobs < 1:
-            raise SpecError("--jobs", f"must be at least 1, got {jobs}")
-        title += f", first {min(jobs, len(loaded.jobs))} jobs"
-        loaded = first_jobs(loaded, jobs)
+    loaded, title = _first(loaded, jobs)
     if elastic is not None:
         loaded = elastic_as(loaded, *sizes_of(elastic))
     machines = machines_of(cluster, loaded, racks)
@@ -214,6 +209,16 @@ def _read(path: str | Path, format: str | None, options: Mapping[str, object]) -
         if error.field in options:
             raise SpecError("--trace-option", f"{error.field} {error.message}") from error
         raise
+
+
+def _first(trace: Trace, jobs: int | None) -> tuple[Trace, str]:
+    """The trace's first so many jobs (None: all), and what it is called in reports."""
+    title = PurePath(trace.source).name or trace.name
+    if jobs is None:
+        return trace, title
+    if jobs < 1:
+        raise SpecError("--jobs", f"must be at least 1, got {jobs}")
+    return first_jobs(trace, jobs), f"{title}, first {min(jobs, len(trace.jobs))} jobs"
 
 
 def _served(given: Sequence[str | Served], trace: Trace) -> tuple[Served, ...]:

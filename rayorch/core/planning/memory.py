@@ -39,11 +39,12 @@ from rayorch.core.planning.index import View
 from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.lines import Key as OrderKey
 from rayorch.core.planning.quiet import QuietTimes
+from rayorch.core.planning.seat_memory import Key, SeatMemory
 from rayorch.core.planning.takings import Leaving, Offer, leaving_of, owed
 from rayorch.core.planning.tracked import Tracked, ideal
 from rayorch.core.policy import Profile, moves_somebody
 from rayorch.core.quota import Quota, QuotaTree
-from rayorch.core.room import Room, bound
+from rayorch.core.room import Room
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Topology
 from rayorch.core.types import (
@@ -62,12 +63,11 @@ from rayorch.core.types import (
 if TYPE_CHECKING:
     from rayorch.core.planning.standstill import Standstill
 
-Key = tuple[WorkloadId, int]
 K = TypeVar("K")
 T = TypeVar("T")
 
 
-class Memory:
+class Memory(SeatMemory):
     """See the module. One planner's own: no two plans may be made with it at the same time.
 
     `only_work_came`: since the last snapshot nothing has changed but that work has come which waits. `standing`: what
@@ -83,6 +83,7 @@ class Memory:
 
     def forget(self) -> None:
         """Begin anew."""
+        super().forget()
         self._profile = None
         self._queues: tuple[QueueSpec, ...] | None = None
         self._countables = Resources()
@@ -90,15 +91,11 @@ class Memory:
         self._nodes: Tracked[NodeId, NodeSpec] = Tracked()
         self._allocations: Tracked[Key, Allocation] = Tracked()
         self.workloads: dict[WorkloadId, Workload] = {}
-        self.nodes: dict[NodeId, NodeSpec] = {}
         self.topology = Topology.of(())
-        self.room = Room.of((), (), 0.0)
-        self.idle = Room.of((), (), 0.0)
         self.quota = Quota(QuotaTree(()))
         self.seen = Seen()
         self.docket = Docket(is_special, self._limits_users, self.seen)
         self.views: dict[str, View] = {}
-        self.dirty: set[NodeId] = set()
         self.fresh: dict[WorkloadId, Workload] = {}
         self.only_work_came = False
         self.standing: Standstill | None = None
@@ -110,13 +107,6 @@ class Memory:
         self.demands: dict[WorkloadId, GangDemand] = {}
         self.offers: dict[WorkloadId, Offer | None] = {}  # of live attempts that were asked for one
         self._tree = QuotaTree(())
-        self._known: dict[Key, Allocation] = {}  # as the allocator says
-        self._bound: dict[Key, Allocation] = {}  # with devices for every member
-        self._attempts: dict[WorkloadId, tuple[int, ...]] = {}
-        self._on_node: dict[NodeId, set[Key]] = {}
-        self._unbound: set[Key] = set()
-        self._blocked: set[NodeId] = set()
-        self._foreign: set[NodeId] = set()
         self._held: dict[WorkloadId, Allocation] = {}
         self._live_ids: list[WorkloadId] = []
         self.foretold: dict[WorkloadId, None] = {}  # of those that hold seats, in the same order
@@ -125,7 +115,6 @@ class Memory:
         self._live_in: dict[QueueId, dict[WorkloadId, Workload]] = {}
         self._priorities: dict[int, int] = {}  # how many of each could be evicted
         self._quiet = QuietTimes()
-        self._troubled: set[NodeId] = set()  # nodes that were such when they, or what is on them, changed
         self._disturbed: list[QueueId] = []
         self._uneasy: list[WorkloadId] = []
         self._strictness: dict[QueueId, bool | None] = {}
@@ -259,19 +248,6 @@ class Memory:
                 self._blocked.discard(id)
         return changed
 
-    def _settle(self, id: NodeId, node: NodeSpec | None, now_s: float) -> None:
-        members = [m for key in sorted(self._on_node.get(id, ())) for m in self._bound[key].members if m.node == id]
-        self.room.settle(id, node, members, now_s)
-
-    def _take_blocked(self, now_s: float) -> None:
-        """Nodes that are blocked for a time are open again after it."""
-        for id in sorted(self._blocked):
-            if self.room.judge(id, now_s):
-                self.idle.judge(id, now_s)
-                self.dirty.add(id)
-            if self.nodes[id].blocked_until_s <= now_s:
-                self._blocked.discard(id)
-
     # ------------------------------------------------------------ workloads and what they hold
 
     def _take_work(self, snapshot: Snapshot) -> set[WorkloadId]:
@@ -300,58 +276,9 @@ class Memory:
             self.only_work_came = False
         changed.update(allocation.workload for allocation in (*left, *taken))
         if self._unbound:
-            changed |= self._bind(snapshot)
-        for id in sorted(self._foreign):  # foreign use lies on the devices that our members leave it
-            self._settle(id, self.nodes.get(id), snapshot.now_s)
-        self._foreign.clear()
+            changed |= self._bind(snapshot.now_s)
+        self._settle_foreign(snapshot.now_s)
         return changed
-
-    def _bind(self, snapshot: Snapshot) -> set[WorkloadId]:
-        """Devices for members whose devices are not known, as `room.bound` gives them to all on their nodes."""
-        nodes = {m.node for key in self._unbound for m in self._known[key].members if not m.devices}
-        keys = {key for node in nodes for key in self._on_node.get(node, ())} | self._unbound
-        ordered = sorted(keys)
-        there = [self.nodes[node] for node in sorted(nodes) if node in self.nodes]
-        made = bound(there, [self._known[key] for key in ordered], snapshot.now_s)
-        changed: set[WorkloadId] = set()
-        for key, allocation in zip(ordered, made, strict=True):
-            if self._bound.get(key) != allocation:
-                self._rebook(key, allocation)
-                changed.add(key[0])
-        return changed
-
-    def _rebook(self, key: Key, allocation: Allocation | None) -> None:
-        """Other seats are held under this key (None: none any more): change the room."""
-        old = self._bound.pop(key, None)
-        if old is allocation:
-            if allocation is not None:
-                self._bound[key] = allocation
-            return
-        for member in old.members if old is not None else ():
-            self.room.give(member.node, member.bundle, member.devices)
-            self._on_node[member.node].discard(key)
-            self._touch(member.node)
-        if allocation is None:
-            self._unbound.discard(key)
-            left = tuple(a for a in self._attempts[key[0]] if a != key[1])
-            self._attempts[key[0]] = left
-            if not left:
-                del self._attempts[key[0]]
-            return
-        self._bound[key] = allocation
-        self._attempts[key[0]] = tuple(sorted({*self._attempts.get(key[0], ()), key[1]}))
-        for member in allocation.members:
-            self.room.book(member)
-            self._on_node.setdefault(member.node, set()).add(key)
-            self._touch(member.node)
-            if troubles(self.nodes.get(member.node)):
-                self._troubled.add(member.node)
-
-    def _touch(self, id: NodeId) -> None:
-        self.dirty.add(id)
-        node = self.nodes.get(id)
-        if node is not None and node.foreign:
-            self._foreign.add(id)
 
     def _place(self, id: WorkloadId, profile: Profile) -> None:
         """What follows from a workload and its seats, anew."""
