@@ -176,6 +176,12 @@ def test_what_a_policy_says_against_the_rules_is_left_out() -> None:
     assert changes(plan(snapshot(NODES, TWO), replace(profile(per_turn=9, most=1.0), moves=wild))) == []
 
 
+@pytest.mark.parametrize("seat", [1, -1])
+def test_a_step_for_a_seat_that_a_gang_does_not_have_is_left_out(seat: int) -> None:
+    step = Step(WorkloadId("b"), seat, NodeId("n1"), 1.0, 1.0)
+    assert changes(plan(snapshot(NODES, TWO), replace(profile(), moves=lambda view: (step,)))) == []
+
+
 # ---------------------------------------------------------------- whatever the cluster looks like
 
 Shares = Sequence[tuple[int, float]]

@@ -275,7 +275,7 @@ def _order_all(draft: Draft, view: MovesView, steps: tuple[Step, ...]) -> None:
         by_gang.setdefault(step.mover, []).append(step)
     for id, ours in list(by_gang.items())[: view.most]:
         mover = movers.get(id)
-        if mover is None:
+        if mover is None or any(step.seat not in range(len(mover.members)) for step in ours):
             continue
         nodes = [member.node for member in mover.members]
         for step in ours:
