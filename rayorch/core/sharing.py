@@ -96,6 +96,11 @@ def uses_devices(bundle: Resources) -> bool:
     return bundle.gpu_units > 0 or not device_need(bundle).plain
 
 
+def is_share(bundle: Resources) -> bool:
+    """Whether it asks for part of one device in GPUs, so that it matters which of them it gets."""
+    return bundle.gpu_units % UNIT > 0 and device_need(bundle).plain
+
+
 def mig_resource(profile: str) -> str:
     """The name of the resource that stands for MIG instances of a profile: mig-1g.10gb."""
     return f"mig-{profile}"

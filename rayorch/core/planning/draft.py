@@ -31,7 +31,7 @@ from rayorch.core.policy import OrderView, Profile, SortKey
 from rayorch.core.quota import Quota
 from rayorch.core.reservations import ReservationView
 from rayorch.core.room import Room
-from rayorch.core.sharing import device_need
+from rayorch.core.sharing import device_need, is_share
 from rayorch.core.slot import Slot
 from rayorch.core.snapshot import Snapshot
 from rayorch.core.topology import Domain
@@ -338,12 +338,18 @@ class Draft:
         return (*self.staying(id), *given, *promised)
 
     def charge(self, claim: Claim, nodes: tuple[NodeId, ...], *books: Books) -> tuple[Member, ...]:
-        """Seat the claim on these nodes in all these books; the devices are the first book's."""
+        """Seat the claim on these nodes in all these books; the devices are the first book's.
+
+        A further seat of one who runs is on these devices in the other books too, where they are free.
+        """
         members: list[Member] = []
         paths, channels = self.facts.horizon.paths, self._channels(claim, nodes)
         for position, (ask, node) in enumerate(zip(claim.asks, nodes, strict=True)):
-            wished = self._wished(claim, ask.bundle, node, books[0]) if len(nodes) == 1 else ()
-            devices = [pair.room.take(node, ask.bundle, wished) for pair in books]
+            wished = self.wished(claim, ask.bundle, node, books[0]) if len(nodes) == 1 else ()
+            devices = [books[0].room.take(node, ask.bundle, wished)]
+            for pair in books[1:]:
+                if not (claim.grows and is_share(ask.bundle) and pair.room.retake(node, ask.bundle, devices[0])):
+                    devices.append(pair.room.take(node, ask.bundle, wished))
             member = ask.on(node, devices[0], self.facts.horizon.models.get(node, ""))
             if len(paths[node]) > 2 or position in channels:  # it has more than the level of all and its own
                 path = paths[node][-1][1] if len(paths[node]) > 2 else ""
@@ -358,7 +364,7 @@ class Draft:
         self.touched.extend(nodes)
         return tuple(members)
 
-    def _wished(self, claim: Claim, bundle: Resources, node: NodeId, books: Books) -> tuple[int, ...]:
+    def wished(self, claim: Claim, bundle: Resources, node: NodeId, books: Books) -> tuple[int, ...]:
         """The device that the profile wishes a share of a GPU on, where devices can be chosen; none: any."""
         device = self.facts.profile.device
         slot = books.room.slot(node)

@@ -23,6 +23,7 @@ from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.timeline import Opening, Timeline, opening
 from rayorch.core.planning.together import starts_of
 from rayorch.core.policy import SortKey
+from rayorch.core.sharing import is_share
 from rayorch.core.slot import Slot
 from rayorch.core.topology import Domain
 from rayorch.core.types import UNIT, Member, NodeId, Resources, TopologyRequest
@@ -41,7 +42,7 @@ def place(draft: Draft, claim: Claim) -> bool:
     if key in draft.no_room or not _within_quota(draft, claim):
         return False
     nodes = seats_for(draft, claim, _to_its_own(draft, claim, draft.open_search_for(claim)))
-    if nodes is None:
+    if nodes is None or (claim.grows and draft.soon is not draft.now and not _leaves_promises(draft, claim, nodes)):
         draft.no_room.add(key)
         return False
     members = draft.charge(claim, nodes, *draft.both)
@@ -50,6 +51,25 @@ def place(draft: Draft, claim: Claim) -> bool:
     else:
         for start in starts_of(claim, members, ""):
             draft.starts[start.workload] = changed(start, reason=_reason(draft, start))
+    return True
+
+
+def _leaves_promises(draft: Draft, claim: Claim, nodes: tuple[NodeId, ...]) -> bool:
+    """Whether further seats of one who runs, taken there now, leave what is promised to others where it is.
+
+    A node may have room for a part of a GPU now, and when all that is leaving has left, and not on the same device:
+    what it would get now is another's then, who would take it back.
+    """
+    if not any(is_share(ask.bundle) for ask in claim.asks):
+        return True
+    now, soon = draft.now.room.part(nodes), draft.soon.room.part(nodes)
+    for ask, node in zip(claim.asks, nodes, strict=True):
+        wished = draft.wished(claim, ask.bundle, node, draft.now) if len(nodes) == 1 else ()
+        devices = now.take(node, ask.bundle, wished)
+        if not is_share(ask.bundle):
+            soon.take(node, ask.bundle, wished)
+        elif not soon.retake(node, ask.bundle, devices):
+            return False
     return True
 
 

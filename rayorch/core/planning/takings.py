@@ -145,14 +145,35 @@ def leaving_of(workload: Workload, allocation: Allocation) -> Leaving | None:
 def owed(
     leaving: Iterable[Leaving], workloads: Mapping[WorkloadId, Workload], yielded: Iterable[WorkloadId], now_s: float
 ) -> frozenset[WorkloadId]:
-    """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time."""
-    found = {gone.beneficiary for gone in leaving}
+    """Who is owed room: what was freed for a workload, or what it was moved to, is its own for a bounded time.
+
+    Who has made room for others since is owed nothing more: it would take first what it has just given.
+    """
+    found: set[WorkloadId] = set()
+    for gone in leaving:
+        if gone.beneficiary is not None:
+            order, taker = workloads[gone.workload].stop, workloads.get(gone.beneficiary)
+            if order is None or taker is None or not _gave_seats(taker, order.ordered_s):
+                found.add(gone.beneficiary)
     for id in yielded:
         workload = workloads[id]
         if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
-            taker = workloads.get(workload.yielded_to) if workload.yielded_to is not None else None
-            if taker is None or (taker.requeued_s or 0.0) <= workload.requeued_s:  # else it had the room, and left
-                found.add(workload.yielded_to)
+            to = workload.yielded_to
+            taker = workloads.get(to) if to is not None else None
+            if to is not None and (taker is None or not _made_way(taker, workload.requeued_s)):
+                found.add(to)
             if workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
                 found.add(id)
-    return frozenset(id for id in found if id is not None)
+    return frozenset(found)
+
+
+def _made_way(taker: Workload, since_s: float) -> bool:
+    """Whether it had the room that was free at that time, and has left or grown smaller since."""
+    return (taker.requeued_s or 0.0) > since_s or _gave_seats(taker, since_s)
+
+
+def _gave_seats(taker: Workload, since_s: float) -> bool:
+    """Whether the current attempt has given seats to others at that time or later, and goes on with fewer."""
+    if taker.release_for is None or taker.release_by_s is None:
+        return False
+    return taker.release_by_s >= since_s + taker.spec.grace_s  # a shrink's deadline is its time and this
