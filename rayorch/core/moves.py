@@ -267,7 +267,11 @@ class Board:
     def _change_by_leaving(self, place: Place) -> int:
         member = self._member(place)
         node, slot = self.view.nodes[member.node], self._free[member.node]
-        key = (node.model, slot.amounts.get(CPU, 0), slot.devices, slot.indices, member.bundle, member.devices)
+        free, sick = (
+            (slot.amounts.get(CPU, 0), slot.devices, slot.indices),
+            slot.layout.sick,
+        )  # where nothing comes free
+        key = (node.model, free, sick, member.bundle, member.devices)
         change = self.known.changes.get(key)
         if change is None:
             after = slot.minus(member.bundle.times(-1), member.devices)

@@ -14,7 +14,8 @@ from rayorch.core.moves import Board, Mover, MovesView, Step, fragmentation_of
 from rayorch.core.placement import NodeView, PlacementView
 from rayorch.core.policy import tightest
 from rayorch.core.room import Room
-from rayorch.core.types import Member, NodeId, NodeSpec, WorkloadId
+from rayorch.core.slot import Slot
+from rayorch.core.types import Device, Member, NodeId, NodeSpec, WorkloadId
 from rayorch.policies.moves import greedy_gradient, sampled_search
 from rayorch.policies.place import fgd
 from tests.core.test_fragmentation import task
@@ -91,6 +92,27 @@ def test_at_most_so_many_are_moved_and_none_that_brings_too_little() -> None:
     assert len(greedy_gradient.moves(view(nodes, *movers, most=2))) == 2
     assert greedy_gradient.moves(view(nodes, *movers, least_gain=0.8)) == ()
     assert len(sampled_search.moves(view(nodes, *movers, most=2))) == 2
+
+
+def test_what_leaves_a_sick_gpu_frees_nothing() -> None:
+    target = node("n0", 1, cpu=8, exact=True)
+    well = node("n1", 2, cpu=8, exact=True)  # two halves on its first GPU, so that it looks like the other
+    sick = node("n2", 2, cpu=7, exact=True, devices=(Device(0, sick="broken"), Device(1)))
+    slots = {spec.id: Slot.empty(spec) for spec in (target, well, sick)}
+    movers = [mover(id, member(on, 0.5, 0)) for id, on in (("a", "n1"), ("b", "n1"), ("c", "n2"))]
+    for one in movers:
+        (seat,) = one.members
+        slots[seat.node] = slots[seat.node].minus(seat.bundle, seat.devices)
+    seen = {spec.id: NodeView(spec, slots[spec.id], spec.model) for spec in (target, well, sick)}
+    base = MovesView(seen, frozenset({NodeId("n0")}), (), PlacementView(CLASSES), tightest, 9, 3600.0, 0.0)
+
+    def gains(*movers: Mover) -> dict[str, float]:
+        return {step.mover: step.gain for step in Board(replace(base, movers=movers)).options(9)}
+
+    together = gains(*movers)
+    assert together["a"] == gains(movers[0])["a"]
+    base = replace(base, placement=PlacementView(CLASSES))
+    assert together["c"] == gains(movers[2])["c"]
 
 
 def test_without_typical_classes_there_are_no_steps() -> None:
