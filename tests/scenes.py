@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rayorch.core.decisions import Plan, Reserve, Resize, Scale, Start, Stop, WaitReason
+from rayorch.core.policy import DefragmentKnobs
 from rayorch.core.snapshot import Snapshot, Versions
 from rayorch.core.types import (
     MODEL_LABEL,
@@ -34,6 +35,17 @@ from rayorch.core.types import (
 
 NOW = 1000.0
 """The time of every snapshot, unless it says otherwise."""
+LIVELY = DefragmentKnobs(
+    every_s=2.0,
+    most=1.0,
+    window_s=30.0,
+    cooldown_s=3.0,
+    most_lost_s=600.0,
+    worth_s=1e6,
+    least_gain=0.0,
+    while_waiting=True,
+)
+"""Moves that come often."""
 
 
 def gpus(amount: float, **others: float) -> Resources:

@@ -12,26 +12,14 @@ from typing import Any, get_args, get_type_hints
 
 from rayorch.config import PRESETS, ProfileSettings, load_preset, load_profile
 from rayorch.config.profile import HOMES, POLICY_SLOTS
-from rayorch.core.policy import DefragmentKnobs, Profile
+from rayorch.core.policy import Profile
 from rayorch.experiment.profiles import profile_of
 from rayorch.policies.place import spread
+from tests.scenes import LIVELY
 from tests.source_tree import ROOT
 
 TYPES = get_type_hints(Profile)
 FILES = tuple(sorted((ROOT / "configs" / "profiles").glob("*.yaml")))
-
-
-LIVELY = DefragmentKnobs(
-    every_s=2.0,
-    most=1.0,
-    window_s=30.0,
-    cooldown_s=3.0,
-    most_lost_s=600.0,
-    worth_s=1e6,
-    least_gain=0.0,
-    while_waiting=True,
-)
-"""Moves that come often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from dataclasses import replace
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.joint import lacking
 from rayorch.core.placement import TaskClass
-from rayorch.core.policy import DefragmentKnobs, PlacementKnobs, Profile
+from rayorch.core.policy import PlacementKnobs, Profile
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import UNIT, Kind, QueueId, QueueMode, State, Workload, WorkloadId, WorkloadSpec
 from rayorch.policies.default import DEFAULT
@@ -39,6 +39,7 @@ from rayorch.sim.faults import OWNERS, Actor, SeededFaults
 from rayorch.sim.journal import SimJournal
 from rayorch.sim.work import SimWork
 from tests.build import gpus, node, queue
+from tests.scenes import LIVELY
 from tests.sim.journals import FileJournal, RecordJournal
 from tests.sim.life_specs import cut, enriched, random_spec
 
@@ -49,16 +50,6 @@ FILE_EVERY = 8
 PROFILE = replace(DEFAULT, name="lives", lease_s=6.0, start_deadline_s=10.0, retry_backoff_s=2.0, block_node_s=8.0)
 """Bounds are short, so that much of them is seen in one life."""
 
-LIVELY = DefragmentKnobs(
-    every_s=2.0,
-    most=1.0,
-    window_s=30.0,
-    cooldown_s=3.0,
-    most_lost_s=600.0,
-    worth_s=1e6,
-    least_gain=0.0,
-    while_waiting=True,
-)
 CLASSES = (
     TaskClass(0, UNIT, 4, frozenset(), 1),
     TaskClass(0, UNIT, 2, frozenset(), 2),
