@@ -485,7 +485,10 @@ def up(
     arguments += [word for path in file or () for word in ("--file", str(path))]
     state = start(instance, arguments, _seconds(timeout) or 0.0)
     show_one(state, output, lambda: str(state["gateway_url"]), key="gateway_url")
-    say(f"rayorch {instance} runs (pid {state['pid']}); stop it with: rayorch down")
+    other = instance != "main"
+    say(f"rayorch {instance} runs (pid {state['pid']}); stop it with: rayorch down{other * f' --instance {instance}'}")
+    if other:
+        say(f"other commands find it after: export RAYORCH_INSTANCE={instance}")
 
 
 @app.command()

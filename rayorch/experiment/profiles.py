@@ -16,6 +16,9 @@ from rayorch.experiment.documents import cluster_in, documents_in
 
 FIELD = "--profile"
 
+SAMPLES = Path("configs/profiles")
+"""Where profiles lie in a clone; only to name one to somebody who leaves the folder out."""
+
 
 def profiles_of(given: Sequence[str | Profile]) -> tuple[Profile, ...]:
     """The profiles under names that differ; SpecError for one that does not exist, and for none at all."""
@@ -42,7 +45,9 @@ def profile_of(text: str) -> Profile:
     module, colon, name = text.partition(":")
     if colon:
         return _from_module(module, name)
-    raise SpecError(FIELD, f"{text!r} is none of {', '.join(PRESETS)}, no YAML file and no module:NAME")
+    path = SAMPLES / f"{text}.yaml"
+    there = f"; there is {path}" if text and path.is_file() else ""
+    raise SpecError(FIELD, f"{text!r} is none of {', '.join(PRESETS)}, no YAML file and no module:NAME{there}")
 
 
 def _from_file(path: Path) -> Profile:

@@ -133,6 +133,7 @@ def line_of(play: Play, run: Summary, kept: bool) -> str:
     """One finished run in a line."""
     jct, used = run.figures["jct_avg_s"], run.figures["utilisation"]
     said = [f"{int(run.figures['finished'] or 0)} of {int(run.figures['jobs'] or 0)} jobs finished"]
+    said += [f"{int(failed)} failed as in the trace"] if (failed := run.figures["failed"]) else []
     said += [f"JCT avg {figure('jct_avg_s', jct)}"] if jct is not None else []
     said += [f"{figure('utilisation', used)} used"] if used is not None else []
     said += ["kept from before"] if kept else [f"{run.figures['cpu_s'] or 0:.1f} CPU-s"]

@@ -20,7 +20,7 @@ from rayorch.experiment.profiles import profiles_of
 from rayorch.experiment.progress import Watcher, watcher
 from rayorch.experiment.serves import Served, served_of
 from rayorch.experiment.store import Store, write_whole
-from rayorch.experiment.variants import Resample, elastic_as, quotas_by_use
+from rayorch.experiment.variants import Resample, check_weeks, elastic_as, quotas_by_use
 from rayorch.sim.generators import first_jobs
 from rayorch.sim.models import SimModels
 from rayorch.sim.readers import open_trace
@@ -164,6 +164,9 @@ def simulate(
     models = models if models is not None else SimModels()
     if min_nodes and not provision:
         raise SpecError("--min-nodes", "needs --provision: all nodes are there all the time")
+    how = _resample(resample)
+    if how is Resample.WEEKS:
+        check_weeks(loaded)
     groups = supplies_of(machines, min_nodes) if provision else ()
     check_acts(models.failures, machines.nodes)
     found_queues = tuple(queues) or machines.queues or loaded.queues
@@ -177,7 +180,7 @@ def simulate(
         found_queues,
         models,
         until_s,
-        _resample(resample),
+        how,
         per_job,
         fragmentation,
         groups,

@@ -10,8 +10,9 @@ from typing import assert_never
 
 import numpy as np
 
+from rayorch.core.errors import SpecError
 from rayorch.core.types import GPU, UNIT, NodeSpec, QueueId, QueueSpec, Resources
-from rayorch.sim.generators import bootstrap, fit, gpus_of
+from rayorch.sim.generators import DAY_S, WEEK_S, bootstrap, fit, gpus_of
 from rayorch.sim.models import stream
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
 
@@ -42,6 +43,21 @@ def resampled(trace: Trace, how: Resample, seed: int) -> Trace:
         case Resample.FITTED:
             return replace(fit(trace).draw(seed, jobs=len(trace.jobs)), nodes=trace.nodes, queues=trace.queues)
     assert_never(how)
+
+
+def check_weeks(trace: Trace) -> None:
+    """SpecError for a trace without several whole weeks, and for one whose jobs mostly came after the last of them."""
+    if not trace.jobs:
+        return
+    came = [job.submit_s - trace.jobs[0].submit_s for job in trace.jobs]
+    weeks = int(came[-1] // WEEK_S)
+    within = sum(at_s < weeks * WEEK_S for at_s in came)
+    if weeks < 2 or within < len(came) / 2:
+        raise SpecError(
+            "--resample",
+            f"weeks draws whole weeks, but the {len(came)} jobs come within {came[-1] / DAY_S:.3g} days, and whole"
+            f" weeks hold {within} of them: play more of the trace, or draw blocks",
+        )
 
 
 def _in_blocks(trace: Trace, seed: int) -> Trace:
@@ -98,10 +114,14 @@ def without_too_large(trace: Trace, nodes: Sequence[NodeSpec]) -> tuple[Trace, t
         if fits:
             keep.append(job)
         else:
-            amounts = ", ".join(f"{n:g} {name}" for name, n in job.ask.each.to_floats().items())
+            amounts = ", ".join(_amount(name, n) for name, n in job.ask.each.to_floats().items())
             of_model = f" of {' or '.join(job.ask.models)}" if job.ask.models else ""
             large.append(f"{job.id} ({job.ask.members} x {amounts}{of_model})")
     return (trace if not large else replace(trace, jobs=tuple(keep))), tuple(large)
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 2**30:.4g} GiB {name}" if name in ("memory", "object_store_memory") else f"{amount:g} {name}"
 
 
 Kind = tuple[Resources, str, int]

@@ -155,6 +155,8 @@ def test_an_interrupt_reports_what_has_finished(trace: str, tmp_path: Path, monk
     ("words", "said"),
     [
         (("-c", "2x4", "-p", "nobody"), "--profile: 'nobody' is none of default"),
+        (("-c", "2x4", "-p", "fifo"), "there is configs/profiles/fifo.yaml"),
+        (("-c", "2x4", "--resample", "weeks"), "--resample: weeks draws whole weeks, but the 8 jobs"),
         (("-c", "2x4", "-p", "rayorch.core:NOTHING"), "--profile: can't import rayorch.core:NOTHING"),
         (("-c", "2x4", "-p", "missing.yaml"), "--profile: can't read missing.yaml"),
         ((), "--cluster: swf names no machines"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rayorch.sim.generators.fitted import Generator as Generator
 from rayorch.sim.generators.fitted import JobKind as JobKind
 from rayorch.sim.generators.fitted import fit as fit
+from rayorch.sim.generators.scaling import DAY_S as DAY_S
 from rayorch.sim.generators.scaling import WEEK_S as WEEK_S
 from rayorch.sim.generators.scaling import at_load as at_load
 from rayorch.sim.generators.scaling import bootstrap as bootstrap

@@ -29,9 +29,9 @@ class RunTimes:
     told_s: NDArray[np.float64]
 
     def told(self, index: int) -> float | None:
-        """What is told of one, as a workload has it."""
+        """What is told of one, as a workload has it; of one that never ends nothing."""
         value = float(self.told_s[index])
-        return None if math.isnan(value) else value
+        return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,10 +308,11 @@ class SeatWatch:
             self._changes.setdefault(member.node, []).append((at_s, 1, member.bundle))
 
     def release(self, workload: WorkloadId, at_s: float) -> None:
-        """It holds nothing any more."""
+        """It holds nothing any more. A short attempt has held its seats for half its time at least."""
         from_s, members = self._held.pop(workload, (0.0, ()))
+        left_s = max((from_s + at_s) / 2, at_s - LATE_S)
         for member in members:
-            self._changes[member.node].append((max(from_s, at_s - LATE_S), 0, member.bundle))
+            self._changes[member.node].append((left_s, 0, member.bundle))
 
     def _most(self, node: NodeId) -> dict[str, int]:
         """The most of each resource that was held at once."""

@@ -54,6 +54,13 @@ MEASURES: tuple[Measure, ...] = (
     Measure("never_started", "never started", Unit.COUNT, Better.LESS, "jobs that had not started by then"),
     Measure("too_large", "too large", Unit.COUNT, Better.NEITHER, "jobs that the empty cluster can't hold; not played"),
     Measure("refused", "refused", Unit.COUNT, Better.LESS, "jobs that were refused at the door and never waited"),
+    Measure(
+        "failed",
+        "failed",
+        Unit.COUNT,
+        Better.NEITHER,
+        "jobs that ran and ended as failed or cancelled, as the trace says; in no JCT",
+    ),
     *_of_times("jct", "JCT", "end − submission, of jobs that finished"),
     *_of_times("wait", "wait", "first start − submission, of jobs that started"),
     Measure("slowdown_avg", "slowdown", Unit.RATIO, Better.LESS, "mean of JCT / duration, durations of at least 1 s"),

@@ -113,6 +113,7 @@ def _counts(records: Sequence[JobRecord]) -> dict[str, float | None]:
         "jobs": len(records),
         "finished": sum(record.state is State.SUCCEEDED for record in records),
         "refused": sum(record.started_s is None and record.state.terminal for record in records),
+        "failed": sum(r.started_s is not None and r.state in (State.FAILED, State.CANCELLED) for r in records),
         "never_started": never,
         "unfinished": sum(not r.state.terminal and r.started_s is not None for r in records),
         "preemptions": sum(record.preemptions for record in records),

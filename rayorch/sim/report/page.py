@@ -29,6 +29,7 @@ def page(runs: Sequence[Summary], version: str) -> str:
     title = f"{runs[0].trace} on {runs[0].cluster}" if runs else "no runs"
     body = [
         f"<h1>{_text(title)}</h1>",
+        _played(runs),
         _notes(runs),
         plots.against_load(groups(runs), "jct_avg_s", "Mean JCT against load", plots.HOUR_S, "hours"),
     ]
@@ -48,6 +49,15 @@ def page(runs: Sequence[Summary], version: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f"<title>{_text(title)}</title><style>{STYLE}</style></head>\n<body>{''.join(body)}</body></html>\n"
     )
+
+
+def _played(runs: Sequence[Summary]) -> str:
+    """Which loads and seeds these are."""
+    if not runs:
+        return ""
+    loads = ", ".join(load_name(load) for load in dict.fromkeys(run.load for run in runs))
+    seeds = ", ".join(str(seed) for seed in dict.fromkeys(run.seed for run in runs))
+    return f"<p>Offered load: {_text(loads)}. Seeds: {_text(seeds)}. Where nothing else is said, means over seeds.</p>"
 
 
 def _text(value: object) -> str:

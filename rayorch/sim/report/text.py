@@ -55,8 +55,14 @@ def change(value: Difference) -> str:
     if value.relative is None:
         return with_interval(value.key, value.by)
     half = value.by.half
-    size = "" if half is None or not value.by.mean else f" ±{abs(half / value.by.mean * value.relative) * 100:.2g}"
-    return f"{value.relative * 100:+.3g} %{size}"
+    known = half is not None and value.by.mean
+    size = f" ±{_plain(abs(half / value.by.mean * value.relative) * 100, 2)}" if half is not None and known else ""
+    return f"{'+' if value.relative >= 0 else ''}{_plain(value.relative * 100, 3)} %{size}"
+
+
+def _plain(value: float, digits: int) -> str:
+    """So many significant digits, never with an exponent above."""
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def difference(value: Difference) -> str:
@@ -71,18 +77,27 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
         return ("no run has finished",)
     first = runs[0]
     if first.refused_rows:
-        said.append(f"{first.refused_rows} rows of the trace could not be used")
+        said.append(f"{_counted(first.refused_rows, 'row')} of the trace could not be used")
     most = max(runs, key=lambda run: run.figures["too_large"] or 0)
     if count := int(most.figures["too_large"] or 0):
         more = f" and {count - len(most.too_large)} more" if count > len(most.too_large) else ""
         names = f"{', '.join(most.too_large)}{more}"
-        said.append(f"{count} jobs are too large for the empty cluster and were not played: {names}")
+        said.append(
+            f"{_counted(count, 'job', 'is', 'are')} too large for the empty cluster or of models that it lacks,"
+            f" and not played: {names}"
+        )
     if refused := int(max(run.figures["refused"] or 0 for run in runs)):
         said.append(
-            f"{refused} jobs were refused at the door and never waited: no queue takes them, or their id is none"
+            f"{_counted(refused, 'job', 'was', 'were')} refused at the door and never waited: no queue takes them,"
+            " or their id is none"
         )
+    if failed := int(max(run.figures["failed"] or 0 for run in runs)):
+        said.append(f"{_counted(failed, 'job')} ended as failed or cancelled, as in the trace, and in no JCT")
     turned_away = {f"{s.service} was refused at the door: {s.refused}" for r in runs for s in r.services if s.refused}
     said += [f"the application {one}" for one in sorted(turned_away)]
+    counts = [int(run.figures["jobs"] or 0) for run in runs]
+    if max(counts) > 2 * min(counts):
+        said.append(f"the traces that were drawn are very unlike: they have {min(counts):,} to {max(counts):,} jobs")
     for group in groups(runs):
         said += _of_group(group)
     if seeds_change_nothing(runs):
@@ -99,5 +114,10 @@ def _of_group(group: Group) -> list[str]:
         return []
     limits = {run.stopped_at_s for run in group.runs if run.stopped_at_s is not None}
     why = f" when the time limit of {max(limits):g} s was reached" if limits else ""
-    what = f"up to {max(open_jobs)} jobs had not ended{why}"
+    what = f"up to {_counted(max(open_jobs), 'job')} had not ended{why}"
     return [f"{name}: {what}; they count in no JCT, and in no wait unless they started"]
+
+
+def _counted(count: int, noun: str, one: str = "", more: str = "") -> str:
+    """A number and its noun, with the verb for one or more of them where there is one."""
+    return f"{count} {noun} {one}".rstrip() if count == 1 else f"{count} {noun}s {more}".rstrip()

@@ -291,6 +291,8 @@ class _Loop:
             self._finish(job, cluster.cancel(job.id, job.attempt))
         else:
             code = CRASH_CODE if job.job.status == "failed" else 0
+            job.pause(self._cluster.now_s)
+            job.saved_s = job.worked_s  # it ran for as long as in the trace, and nothing of that is done again
             self._finish(job, cluster.end(job.id, job.attempt, code))
 
     def _begin(self, job: RunningJob, now_s: float) -> None:

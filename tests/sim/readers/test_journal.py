@@ -16,7 +16,7 @@ from rayorch.core.errors import SpecError
 from rayorch.core.events import AttemptEnded, AttemptReady, Event, QueueSet, Started, Submitted
 from rayorch.core.lifecycle import Move
 from rayorch.core.queues import QueueTree
-from rayorch.core.types import ArraySpec, Kind, Resources, Role, State, StopCause, WorkloadId
+from rayorch.core.types import UNIT, ArraySpec, Kind, Resources, Role, State, StopCause, WorkloadId
 from rayorch.sim.checked import CheckedCluster
 from rayorch.sim.models.observed import fit, observe
 from rayorch.sim.models.runtime import Told
@@ -147,6 +147,19 @@ def test_drivers_are_left_out_and_unlike_members_counted(tmp_path: Path) -> None
     ((id, members, each, duration_s),) = [(j.id, j.ask.members, j.ask.each, j.duration_s) for j in trace.jobs]
     assert (id, members, each, duration_s) == ("a", 2, Resources.of({"GPU": 1}), 10.0)
     assert [row.reason for row in trace.refused] == ["b has members that are not alike"]
+
+
+def test_a_node_is_as_large_as_what_a_short_attempt_held(tmp_path: Path) -> None:
+    events: list[Event] = [QueueSet(queue("q"), 0.0)]
+    for id, gpus, from_s in (("a", 1, 1.0), ("b", 4, 30.0)):
+        events += [
+            Submitted(workload(id, gpus), from_s),
+            Started(WorkloadId(id), 1, seats("n1", gpus), 0, 0, 0, "", from_s),
+            AttemptReady(WorkloadId(id), 1, from_s),
+            AttemptEnded(WorkloadId(id), 1, Move.SUCCEEDED, None, 0, "", 0.0, from_s + 2.0),
+        ]
+    trace = open_trace(written(tmp_path / "journal.db", events))
+    assert [spec.total.units("GPU") for spec in trace.nodes] == [4 * UNIT]
 
 
 def test_entries_of_arrays_are_jobs(tmp_path: Path) -> None:

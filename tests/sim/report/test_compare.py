@@ -147,3 +147,18 @@ def test_a_page_of_runs_in_which_nothing_ended() -> None:
     found = summarise(outcome([record(one)], 1.0, end_s=5.0), trace(one), cluster="1x1")
     assert "by-hand on 1x1" in page([found], "1")
     assert "no runs" in page([], "1")
+
+
+def test_differences_are_words_without_exponents() -> None:
+    by = {d.key: d for d in differences([*_runs("base", [1.0, 2.0]), *_runs("other", [2.0, 400.0])], ["wait_avg_s"])}
+    assert change(by["wait_avg_s"]) == "+13,300 % ±168,145"  # 12.706 x 99.25 s of 0.75 s
+
+
+def test_jobs_that_failed_in_the_trace_and_traces_of_unlike_sizes_are_told() -> None:
+    few, many = _runs("p", [5.0, 6.0])
+    assert "Seeds: 0, 1." in page([few, many], "1")
+    few = replace(few, figures={**few.figures, "failed": 1, "jobs": 20})
+    text = "\n".join(notes([few, replace(many, figures={**many.figures, "jobs": 1_500})]))
+    assert "1 job ended as failed or cancelled, as in the trace" in text
+    assert "they have 20 to 1,500 jobs" in text
+    assert "failed" not in "\n".join(notes([many])) and "unlike" not in "\n".join(notes([few]))

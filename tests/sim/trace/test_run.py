@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from rayorch.core.types import State
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.trace.outcome import JobRun, Outcome
@@ -43,6 +46,21 @@ def test_members_may_lie_on_any_nodes() -> None:
     (record,) = outcome.records
     assert record.runs == (JobRun(0.0, 5.0, ("n0", "n1"), 12.0),)
     assert record.gpus == 12
+
+
+def test_a_job_that_failed_in_the_trace_ends_as_long_and_loses_nothing() -> None:
+    failed, cancelled = replace(job("a", 0, 50), status="failed"), replace(job("b", 0, 40), status="cancelled")
+
+    a, b = run(trace(failed, cancelled), nodes(1), FIFO).records
+
+    assert (a.state, a.ended_s, a.lost_gpu_s, a.jct_s) == (State.FAILED, 50.0, 0.0, None)
+    assert (b.state, b.ended_s, b.lost_gpu_s, b.jct_s) == (State.CANCELLED, 40.0, 0.0, None)
+
+
+def test_a_job_that_never_ends_is_let_in_and_told_nothing_of() -> None:
+    (endless,) = run(trace(job("a", 0, math.inf)), nodes(1), FIFO, until_s=100.0).records
+
+    assert (endless.state, endless.started_s, endless.ended_s) == (State.RUNNING, 0.0, None)
 
 
 def test_more_important_work_stops_less_important_work_that_goes_on_where_it_was() -> None:
