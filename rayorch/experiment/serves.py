@@ -84,6 +84,9 @@ def _served(text: str) -> Served:
         except ValueError as error:
             raise SpecError(FIELD, f"{key}: {error}") from error
 
+    priority = figure("priority", 100, -1e6, 1e6)
+    if not priority.is_integer():
+        raise SpecError(FIELD, f"priority must be a whole number, got {given['priority']!r}")
     amounts = {GPU: figure("gpus", 1.0, 0.0, 1024.0), CPU: figure("cpus", 0.0, 0.0, 1e6)}
     if not any(amounts.values()):
         raise SpecError(FIELD, f"a replica takes nothing: {text!r}")
@@ -97,7 +100,7 @@ def _served(text: str) -> Served:
         figure("target", 1.0, 1e-6, 1e9),
         time("start", 0.0),
         given.get("queue", "serve"),
-        int(figure("priority", 100, -1e6, 1e6)),
+        int(priority),
         models=(given["model"],) if given.get("model") else (),
     )
     if "demand" in given:
@@ -113,7 +116,7 @@ def _served(text: str) -> Served:
 
 def _replicas(text: str) -> tuple[int, int]:
     low, dash, high = text.partition("-")
-    if low.isdigit() and (high.isdigit() if dash else True):
+    if low.isdecimal() and (high.isdecimal() if dash else True):
         least, most = int(low), int(high or low)
         if 1 <= least <= most <= 100_000:
             return least, most

@@ -52,6 +52,8 @@ def test_words_become_an_application(tmp_path: Path) -> None:
         ("chat,peak=3,replicas=0-4", "replicas must be"),
         ("chat,peak=3,replicas=4-2", "replicas must be"),
         ("chat,peak=3,replicas=many", "replicas must be"),
+        ("chat,peak=3,replicas=²-3", "replicas must be"),
+        ("chat,peak=3,priority=1.5", "priority must be a whole number"),
         ("chat,peak=3,gpus=0", "a replica takes nothing"),
         ("chat,peak=3,target=0", "target must be"),
         ("chat,peak=3,start=soon", "start:"),

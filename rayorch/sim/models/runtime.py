@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayorch.core.errors import SpecError
+from rayorch.core.wellformed import MAX_SECONDS
 from rayorch.sim.models.misstatement import TRUTH, Misstatement
 
 
@@ -29,9 +30,9 @@ class RunTimes:
     told_s: NDArray[np.float64]
 
     def told(self, index: int) -> float | None:
-        """What is told of one, as a workload has it; of one that never ends nothing."""
+        """What is told of one, as a workload has it: at most what the door takes; of one that never ends nothing."""
         value = float(self.told_s[index])
-        return value if math.isfinite(value) else None
+        return min(value, MAX_SECONDS) if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ class Faults:
 
     @property
     def awaited(self) -> bool:
-        """Whether nodes that are gone will come back."""
-        return bool(self._away)
+        """Whether nodes, or GPUs, that are gone will come back."""
+        return bool(self._away) or any(fault.device is not None for fault in self._open.values())
 
     def found(self, node: NodeSpec) -> NodeSpec | None:
         """A node that joins, with what has befallen its slot; None: the slot is away, and it comes with its repair."""

@@ -55,6 +55,8 @@ FORGOTTEN_AT_ONCE = 1_000
 MOST_TURNS = 100
 """In one moment; decisions that undo each other go on `UNDONE_S` later, so that time goes on."""
 UNDONE_S = 60.0
+REPAIRS_IN_VAIN = 1_000
+"""Once nothing runs and so many repairs in a row have let nobody start, what waits never starts."""
 SAME_S = 1e-6
 """A moment this close to that of a round is in it."""
 STOPPED_CODE = 143
@@ -152,6 +154,7 @@ class _Loop:
         self._all: list[RunningJob | JobRecord] = []
         self._next = 0
         self._live = 0
+        self._in_vain = 0
         self._ended: list[WorkloadId] = []
         self._done = 0
         self._turns = 0
@@ -192,10 +195,10 @@ class _Loop:
     @property
     def _awaited(self) -> bool:
         """Whether something may still change for those who wait."""
-        if self._wakes.awaited or self._faults.awaited:
-            return True
         if not self._jobs and self._trace.jobs:
-            return False
+            return False  # nobody waits: that nodes fail and come back is of no more interest
+        if self._wakes.awaited or (self._faults.awaited and self._in_vain < REPAIRS_IN_VAIN):
+            return True
         if self._serving is not None and self._serving.awaited:
             return True
         return self._supplies is not None and self._supplies.awaited
@@ -365,6 +368,7 @@ class _Loop:
             return self._serving.started(workload, members)
         now_s, diary = self._cluster.now_s, self._diary
         job = self._jobs[workload.spec.id]
+        self._in_vain = 0
         self._hold(job, workload.attempt, members)
         job.state, job.stamp = State.RUNNING, job.stamp + 1
         self._live += 1
@@ -445,6 +449,7 @@ class _Loop:
         """Something is the matter with nodes, or no more: work on them stops, or has another pace."""
         diary = self._diary
         change = self._faults.happen(kind, number, now_s)
+        self._in_vain += kind is Moment.REPAIR and not self._live
         diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
         diary.capacity = change.capacity
         if diary.fragments is not None:
