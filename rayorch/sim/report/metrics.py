@@ -83,6 +83,7 @@ def summarise(
         over_time=_over_time(outcome, start_s, end_s),
         queues=shares,
         services=services,
+        cut_short=outcome.cut_short,
     )
 
 

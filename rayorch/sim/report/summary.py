@@ -50,7 +50,7 @@ class Summary:
 
     `offered_load`: GPU-seconds asked for over capacity while jobs came. `refused_rows`: of the trace's file.
     `too_large`: the first jobs that the empty cluster can't hold, by name, with what they ask for. `stopped_at_s`: the
-    limit on simulated time, where one was set.
+    limit on simulated time, where one was set. `cut_short`: moments in which decisions undid each other without an end.
     """
 
     profile: str
@@ -70,6 +70,7 @@ class Summary:
     over_time: OverTime = OverTime()
     queues: tuple[QueueShare, ...] = field(default=())
     services: tuple[ServiceShare, ...] = field(default=())
+    cut_short: int = 0
 
     def to_dict(self) -> dict[str, object]:
         """As JSON has it."""

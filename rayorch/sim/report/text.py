@@ -100,6 +100,11 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
         said.append(f"the traces that were drawn are very unlike: they have {min(counts):,} to {max(counts):,} jobs")
     for group in groups(runs):
         said += _of_group(group)
+        if cut_short := max(run.cut_short for run in group.runs):
+            name = f"{group.profile}, load {load_name(group.load)}"
+            said.append(
+                f"{name}: in up to {cut_short} moments decisions undid each other, until the loop let time pass"
+            )
     if seeds_change_nothing(runs):
         said.append("the seeds gave the same logs: nothing is drawn in these runs, so that intervals have no width")
     if len({run.seed for run in runs}) == 1:

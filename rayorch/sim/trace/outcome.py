@@ -125,7 +125,7 @@ class Outcome:
     `records`: in the trace's order. `events`: submissions, starts and ends (of attempts). `turns`: calls of `plan()`.
     `cpu_s`: of the loop. `log_sha256`: of everything that happened, in order: the same trace, nodes, profile, models
     and seed give the same. `fixed_nodes`: how many were there all the time; `stays`: of nodes of groups, by when they
-    went.
+    went. `cut_short`: moments in which decisions undid each other without an end, so that it went on a minute later.
     """
 
     trace: str
@@ -140,3 +140,4 @@ class Outcome:
     fixed_nodes: int = 0
     stays: tuple[NodeStay, ...] = ()
     services: tuple[ServiceRecord, ...] = ()
+    cut_short: int = 0

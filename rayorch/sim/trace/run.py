@@ -8,33 +8,23 @@ Nothing is decided here. What is simulated is work: how long it runs, what a sto
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from resource import RUSAGE_THREAD, getrusage
 
-from rayorch.core.decisions import Decision
-from rayorch.core.endings import SOFT
-from rayorch.core.errors import AdmissionError, SpecError
-from rayorch.core.events import Forgotten
+from rayorch.core.errors import SpecError
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
 from rayorch.core.policy import Profile
-from rayorch.core.reports import CheckpointCommitted, StepReported
 from rayorch.core.types import (
     UNIT,
-    Kind,
-    Member,
     NodeSpec,
     QueueId,
     QueueSpec,
-    State,
-    StopOrder,
-    Workload,
-    WorkloadId,
 )
 from rayorch.sim.models import SimModels
 from rayorch.sim.models.restart import RestartCost
-from rayorch.sim.trace.beside import Beside
+from rayorch.sim.trace.attempts import Attempts
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.diary import Diary
 from rayorch.sim.trace.drawn import Drawn
@@ -50,8 +40,6 @@ from rayorch.sim.trace.wakes import Wakes
 
 TOLD_EVERY = 2_000
 """Events between two calls of `on_progress`."""
-FORGOTTEN_AT_ONCE = 1_000
-"""Ended jobs are forgotten in heaps of so many: nobody asks for them any more."""
 MOST_TURNS = 100
 """In one moment; decisions that undo each other go on `UNDONE_S` later, so that time goes on."""
 UNDONE_S = 60.0
@@ -59,8 +47,6 @@ REPAIRS_IN_VAIN = 1_000
 """Once nothing runs and so many repairs in a row have let nobody start, what waits never starts."""
 SAME_S = 1e-6
 """A moment this close to that of a round is in it."""
-STOPPED_CODE = 143
-CRASH_CODE = 1
 
 
 def run(
@@ -124,7 +110,7 @@ def _cpu_s() -> float:
 
 
 class _Loop:
-    """One run. Also the cluster's witness: it hears what has become of an attempt, and plays its work."""
+    """One run."""
 
     def __init__(
         self,
@@ -141,7 +127,6 @@ class _Loop:
     ) -> None:
         self._trace = trace
         self._cluster = cluster
-        self._drawn = Drawn(trace, models, seed)
         self._seed = seed
         self._until_s = until_s
         self._round_s = round_s
@@ -150,22 +135,25 @@ class _Loop:
         self._memory = Memory(lends=True)
         self._moments = moments
         self._supplies = cluster.supplies
-        self._jobs: dict[WorkloadId, RunningJob] = {}
-        self._all: list[RunningJob | JobRecord] = []
         self._next = 0
-        self._live = 0
-        self._in_vain = 0
-        self._ended: list[WorkloadId] = []
-        self._done = 0
         self._turns = 0
+        self._cut_short = 0
         self._told = 0
         self._diary = Diary(sum(node.total.gpu_units for node in cluster.inventory.nodes.values()), fragments)
         self._faults = Faults(cluster, models.failures, seed, self._moments, until_s)
         self._wakes = Wakes(cluster, self._moments)
-        self._beside = Beside(models.colocation, self._jobs) if models.colocation is not None else None
         found = trace.services
         self._serving = Serving(found, cluster, self._moments, self._diary, self._wakes) if found else None
-        cluster.witness = self
+        self._attempts = Attempts(
+            cluster,
+            Drawn(trace, models, seed),
+            self._moments,
+            self._diary,
+            self._faults,
+            self._wakes,
+            models.colocation,
+            self._serving,
+        )
 
     # ------------------------------------------------------------ the loop
 
@@ -177,7 +165,7 @@ class _Loop:
             now_s = moments.first_s
             if self._next < len(jobs):
                 now_s = min(now_s, jobs[self._next].submit_s)
-            elif not self._live and not self._awaited:
+            elif not self._attempts.live and not self._awaited:
                 break  # nobody works, nobody comes, and nothing changes by itself
             if now_s == INFINITY or (self._until_s is not None and now_s > self._until_s):
                 break
@@ -195,9 +183,9 @@ class _Loop:
     @property
     def _awaited(self) -> bool:
         """Whether something may still change for those who wait."""
-        if not self._jobs and self._trace.jobs:
+        if not self._attempts.jobs and self._trace.jobs:
             return False  # nobody waits: that nodes fail and come back is of no more interest
-        if self._wakes.awaited or (self._faults.awaited and self._in_vain < REPAIRS_IN_VAIN):
+        if self._wakes.awaited or (self._faults.awaited and self._attempts.in_vain < REPAIRS_IN_VAIN):
             return True
         if self._serving is not None and self._serving.awaited:
             return True
@@ -219,9 +207,9 @@ class _Loop:
         while (event := moments.due(now_s)) is not None:
             match event.kind:
                 case Moment.END | Moment.READY | Moment.STOPPED:
-                    job = self._jobs.get(event.id)
+                    job = self._attempts.jobs.get(event.id)
                     if job is not None and job.stamp == event.stamp:
-                        self._attempt(event.kind, job, now_s)
+                        self._attempts.comes_to(event.kind, job, now_s)
                     elif job is None and self._serving is not None:
                         self._serving.stopped(event.id, event.stamp)
                 case Moment.WAKE:
@@ -233,7 +221,7 @@ class _Loop:
                 case _:
                     self._fault(event.kind, event.stamp, now_s)
         while self._next < len(jobs) and jobs[self._next].submit_s <= now_s:
-            self._submit(jobs[self._next], self._next)
+            self._attempts.submit(jobs[self._next], self._next)
             self._next += 1
 
     def _turn(self, now_s: float) -> None:
@@ -244,12 +232,12 @@ class _Loop:
             cluster.commit(made)
             self._turns += 1
             self._wakes.after(made)
-            for job in self._faults.abandoned(self._jobs):
-                self._release(job, False)
-                self._finish(job, cluster.end(job.id, job.attempt, CRASH_CODE))
+            self._attempts.abandoned()
             if self._moments.first_s > now_s:
                 return
             self._happen(now_s)
+        self._cut_short += 1
+        self._diary.write(f"{now_s!r} cut short\n")
         self._wakes.at(now_s + UNDONE_S)
 
     def _tell(self) -> None:
@@ -259,189 +247,8 @@ class _Loop:
         jobs = self._trace.jobs
         last_s = jobs[-1].submit_s if jobs else 0.0
         cpu_s = _cpu_s() - self._begun_s
-        self._on_progress(Progress(self._cluster.now_s, last_s, self._done, len(jobs), self._diary.events, cpu_s))
-
-    # ------------------------------------------------------------ jobs come and end
-
-    def _submit(self, job: TraceJob, index: int) -> None:
-        cluster, diary = self._cluster, self._diary
-        running = self._drawn.job(job, index)
-        self._all.append(running)
-        diary.events += 1
-        diary.write(f"{cluster.now_s!r} submit {job.id}\n")
-        try:
-            cluster.submit(self._drawn.spec(job, index))
-        except (SpecError, AdmissionError) as error:
-            running.state, running.ended_s = State.FAILED, cluster.now_s
-            self._done += 1
-            diary.write(f"{cluster.now_s!r} refuse {job.id} {error}\n")
-            return
-        self._jobs[running.id] = running
-        diary.waiting += job.ask.gpu_units
-        diary.waiting_jobs += 1
-
-    def _attempt(self, kind: Moment, job: RunningJob, now_s: float) -> None:
-        """An attempt has come to one of its own moments."""
-        cluster = self._cluster
-        if kind is Moment.READY:
-            cluster.ready(job.id, job.attempt)
-            job.restarted(now_s)
-            self._begin(job, now_s)
-        elif kind is Moment.STOPPED:
-            self._release(job, not job.broken)
-            self._finish(job, cluster.end(job.id, job.attempt, STOPPED_CODE))
-        elif job.job.status == "cancelled":
-            self._finish(job, cluster.cancel(job.id, job.attempt))
-        else:
-            code = CRASH_CODE if job.job.status == "failed" else 0
-            job.pause(self._cluster.now_s)
-            job.saved_s = job.worked_s  # it ran for as long as in the trace, and nothing of that is done again
-            self._finish(job, cluster.end(job.id, job.attempt, code))
-
-    def _begin(self, job: RunningJob, now_s: float) -> None:
-        """It works from now on, as fast as its nodes let it."""
-        job.stamp += 1
-        rate = self._faults.rate(job.nodes) * job.speed
-        if self._beside is not None:
-            rate *= self._beside.rate(job.id)
-        self._moments.put(job.begin(now_s, rate), Moment.END, job.id, job.stamp)
-
-    def _paced(self, ids: Iterable[WorkloadId], now_s: float) -> None:
-        """These have another pace now."""
-        for id in ids:
-            job = self._jobs.get(id)
-            if job is not None and job.since_s is not None:
-                self._begin(job, now_s)
-
-    def _release(self, job: RunningJob, announced: bool) -> None:
-        """What its attempt has done is saved up to a checkpoint, which the queue owner hears of."""
-        now_s, cluster = self._cluster.now_s, self._cluster
-        job.pause(now_s)
-        saved_s = min(job.worked_s, job.cost.saved_s(job.worked_s, announced, self._drawn.mtbf_s(job.job)))
-        workload = cluster.tree.workloads[job.id]
-        if saved_s > 0 and workload.ready_s is not None and job.work_s > 0:
-            whole = (job.done_s + saved_s) / job.work_s
-            if job.job.steps is not None:
-                cluster.report(job.id, job.attempt, StepReported(int(job.job.steps * whole), now_s))
-            at_s = min(now_s, workload.ready_s + saved_s / job.rate)
-            step = int((job.job.steps or 1_000_000) * whole)
-            cluster.report(job.id, job.attempt, CheckpointCommitted(step, "sim://", at_s))
-        job.saved_s = saved_s
-
-    def _finish(self, job: RunningJob, workload: Workload) -> None:
-        """Its attempt is over."""
-        now_s, diary = self._cluster.now_s, self._diary
-        over = workload.state.terminal
-        diary.allocated -= round(job.held_gpus * UNIT)
-        if diary.fragments is not None:
-            diary.fragments.hold(job.id, ())
-        if over and workload.state is not State.FAILED:
-            job.pause(now_s)
-            job.saved_s = job.worked_s
-        job.release(now_s, job.saved_s)
-        if self._beside is not None:
-            self._paced(self._beside.gone(job.id), now_s)
-        self._live -= 1
-        diary.events += 1
-        diary.write(f"{now_s!r} end {job.id} {workload.state.value}\n")
-        job.state = workload.state
-        if over:
-            job.ended_s = now_s
-            del self._jobs[job.id]
-            self._all[job.index] = job.record(now_s)
-            self._done += 1
-            self._ended.append(job.id)
-            if len(self._ended) >= FORGOTTEN_AT_ONCE:
-                self._cluster.record((Forgotten(tuple(self._ended), now_s),))
-                self._ended.clear()
-            return
-        job.preemptions += workload.last_cause in SOFT
-        diary.waiting += round(job.gpus * UNIT)
-        diary.waiting_jobs += 1
-        self._wakes.requeued(workload)
-
-    # ------------------------------------------------------------ what the cluster tells
-
-    def started(self, workload: Workload, members: tuple[Member, ...]) -> None:
-        """Witness: its work begins, after what a restart takes."""
-        if self._serving is not None and workload.spec.kind is Kind.SERVE:
-            return self._serving.started(workload, members)
-        now_s, diary = self._cluster.now_s, self._diary
-        job = self._jobs[workload.spec.id]
-        self._in_vain = 0
-        self._hold(job, workload.attempt, members)
-        job.state, job.stamp = State.RUNNING, job.stamp + 1
-        self._live += 1
-        diary.events += 1
-        diary.waiting -= round(job.gpus * UNIT)
-        diary.waiting_jobs -= 1
-        diary.write(f"{now_s!r} start {job.id} {workload.attempt} {' '.join(job.nodes)}\n")
-        first = workload.attempt == 1
-        delay_s = job.cost.start_s if first else self._drawn.restart_s(job, workload.attempt)
-        job.restarting = not first and delay_s > 0
-        if delay_s > 0:
-            self._moments.put(now_s + delay_s, Moment.READY, job.id, job.stamp)
-        else:
-            self._cluster.ready(job.id, workload.attempt)
-            self._begin(job, now_s)
-        self._wakes.started(workload)
-
-    def resized(self, workload: Workload, members: tuple[Member, ...]) -> None:
-        """Witness: it goes on with other seats, from its checkpoint and after what a restart takes."""
-        if self._serving is not None and workload.spec.kind is Kind.SERVE:
-            return self._serving.resized(workload, members)
-        now_s, job = self._cluster.now_s, self._jobs[workload.spec.id]
-        works = workload.ready_s is not None and not job.broken
-        if works:
-            job.pause(now_s)
-            job.resize(now_s, job.cost.saved_s(job.worked_s, True, self._drawn.mtbf_s(job.job)))
-        elif job.restarting:
-            job.restarted(now_s)
-            job.restarting = True
-        job.resizes += 1
-        self._hold(job, workload.attempt, members)
-        self._diary.write(f"{now_s!r} resize {job.id} {len(members)} {' '.join(job.nodes)}\n")
-        if works:
-            job.stamp += 1
-            delay_s = self._drawn.resize_s(job, workload.attempt)
-            job.restarting = delay_s > 0
-            if delay_s > 0:
-                self._moments.put(now_s + delay_s, Moment.READY, job.id, job.stamp)
-            else:
-                self._begin(job, now_s)
-        self._wakes.resized(workload)
-
-    def _hold(self, job: RunningJob, attempt: int, members: tuple[Member, ...]) -> None:
-        """These seats in place of those that it had."""
-        units = sum(member.bundle.gpu_units for member in members)
-        self._diary.allocated += units - round(job.held_gpus * UNIT)
-        if self._diary.fragments is not None:
-            self._diary.fragments.hold(job.id, members)
-        job.hold(attempt, members, units / UNIT, self._cluster.now_s)
-        job.speed = self._drawn.speed(job, members)
-        if self._beside is not None:
-            self._paced(self._beside.seated(job.id, members), self._cluster.now_s)
-
-    def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
-        """Witness: it writes a checkpoint, where the order leaves it the time, and ends."""
-        if self._serving is not None and workload.spec.kind is Kind.SERVE:
-            return self._serving.told_to_stop(workload, order)
-        now_s = self._cluster.now_s
-        job = self._jobs[workload.spec.id]
-        job.pause(now_s)
-        job.stamp += 1
-        announced = order.cause in SOFT and not job.broken
-        takes_s = job.cost.checkpoint_s if announced and job.cost.on_request else 0.0
-        if now_s + takes_s > order.deadline_s:
-            takes_s = max(0.0, order.deadline_s - now_s)
-            job.broken = True  # there is no time for its checkpoint
-        job.broken = job.broken or not announced
-        self._moments.put(now_s + takes_s, Moment.STOPPED, job.id, job.stamp)
-        self._diary.write(f"{now_s!r} stop {job.id} {order.cause.value}\n")
-
-    def refused(self, decision: Decision, reason: str) -> None:
-        """Witness: the facts had changed since."""
-        self._diary.write(f"{self._cluster.now_s!r} refused {type(decision).__name__} {reason}\n")
+        done, events = self._attempts.done, self._diary.events
+        self._on_progress(Progress(self._cluster.now_s, last_s, done, len(jobs), events, cpu_s))
 
     # ------------------------------------------------------------ nodes
 
@@ -449,7 +256,7 @@ class _Loop:
         """Something is the matter with nodes, or no more: work on them stops, or has another pace."""
         diary = self._diary
         change = self._faults.happen(kind, number, now_s)
-        self._in_vain += kind is Moment.REPAIR and not self._live
+        self._attempts.in_vain += kind is Moment.REPAIR and not self._attempts.live
         diary.write(f"{now_s!r} {kind.name.lower()} {' '.join(change.nodes)}\n")
         diary.capacity = change.capacity
         if diary.fragments is not None:
@@ -457,15 +264,8 @@ class _Loop:
             diary.fragments.see(known[id] for id in change.nodes if id in known)
         if change.leave_by_s is not None:
             self._wakes.draining(change.leave_by_s)
-        self._paced(change.paced, now_s)
-        for id in change.broken:
-            job = self._jobs.get(id)
-            if job is None and self._serving is not None:
-                self._serving.broken(id)
-            elif job is not None and job.attempt:
-                job.pause(now_s)
-                job.stamp += 1
-                job.broken = True
+        self._attempts.paced(change.paced, now_s)
+        self._attempts.broken(change.broken, now_s)
 
     def _join(self, order: int, now_s: float) -> None:
         """A node that was ordered is there, unless it was given back meanwhile."""
@@ -496,15 +296,17 @@ class _Loop:
     def outcome(self) -> Outcome:
         """What came out of it."""
         now_s, jobs = self._cluster.now_s, self._trace.jobs
-        never = [_never(job, index) for index, job in enumerate(jobs[len(self._all) :], len(self._all))]
+        came = self._attempts.all
+        never = [_never(job, index) for index, job in enumerate(jobs[len(came) :], len(came))]
         return Outcome(
             trace=self._trace.name,
             profile=self._cluster.profile.name,
             seed=self._seed,
-            records=tuple(j if isinstance(j, JobRecord) else j.record(now_s) for j in (*self._all, *never)),
+            records=tuple(j if isinstance(j, JobRecord) else j.record(now_s) for j in (*came, *never)),
             series=self._diary.series(),
             events=self._diary.events,
             turns=self._turns,
+            cut_short=self._cut_short,
             cpu_s=_cpu_s() - self._begun_s,
             log_sha256=self._diary.sha256,
             services=() if self._serving is None else self._serving.records(now_s),

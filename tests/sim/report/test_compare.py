@@ -97,10 +97,12 @@ def test_notes_say_what_figures_leave_out() -> None:
         too_large=("huge (9 x 8 GPU)",),
         figures={**run.figures, "too_large": 3, "never_started": 2},
         stopped_at_s=60.0,
+        cut_short=4,
     )
     text = "\n".join(notes([spoiled]))
     assert "7 rows" in text and "3 jobs are too large" in text and "huge (9 x 8 GPU) and 2 more" in text
     assert "up to 2 jobs had not ended when the time limit of 60 s was reached" in text
+    assert "in up to 4 moments decisions undid each other" in text
     assert "one seed: no confidence intervals" in text
     assert notes([]) == ("no run has finished",)
 
