@@ -82,6 +82,19 @@ def test_half_a_device_that_is_promised_is_not_taken_because_another_half_comes_
     assert reserved(made) == {"moves": ["n1"], "grows": ["n1"]}
 
 
+def test_others_of_its_shape_still_start_elsewhere() -> None:
+    """As above, and n3 has a whole GPU: "grows" has to wait for its half, and "new", behind it, need not."""
+    work = [
+        on_device(running("grows", ["n1"], (1, 2), gpu=0.5), 0),
+        on_device(running("stays", ["n1"], gpu=0.5), 1),
+        stopping(on_device(running("leaves", ["n1"], gpu=0.5), 1)),
+        stopping(running("moves", ["n2"], gpu=0.5), "rack", cause=StopCause.MOVED),
+        pending("new", gpu=0.5, priority=-1),
+    ]
+    made = plan(snapshot([node("n1", 2), node("n2", 0), node("n3", 1)], work), KAI)
+    assert started(made) == {"new": ["n3"]}
+
+
 def test_half_a_device_that_is_promised_to_nobody_is_taken() -> None:
     work = [
         on_device(running("grows", ["n1"], (1, 2), gpu=0.5), 0),

@@ -42,9 +42,11 @@ def place(draft: Draft, claim: Claim) -> bool:
     if key in draft.no_room or not _within_quota(draft, claim):
         return False
     nodes = seats_for(draft, claim, _to_its_own(draft, claim, draft.open_search_for(claim)))
-    if nodes is None or (claim.grows and draft.soon is not draft.now and not _leaves_promises(draft, claim, nodes)):
+    if nodes is None:
         draft.no_room.add(key)
         return False
+    if claim.grows and draft.soon is not draft.now and not _leaves_promises(draft, claim, nodes):
+        return False  # which says nothing of others of its shape
     members = draft.charge(claim, nodes, *draft.both)
     if claim.grows:
         draft.added.setdefault(claim.id, []).extend(members)
