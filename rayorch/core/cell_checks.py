@@ -37,12 +37,14 @@ def check_cells(
         raise StalePlanError(f"{workload.id} is to start in cells of level {level}, and its queue has none")
     if level != NODE_LEVEL:
         return
-    bound = _nodes(workload.spec, placement)
+    wanted, bound = _nodes(workload.spec, placement), set[NodeId]()
     for other in others:
         if other.cell == level and other.state is State.RUNNING and owner_of_cells(other.spec.queue, specs) == owner:
             bound |= _nodes(other.spec, other.placement)
-    if len(bound) > count:
-        raise StalePlanError(f"{workload.id} would bind {len(bound)} nodes, and queue {owner.id} has {count} cells")
+    if wanted - bound and len(wanted | bound) > count:  # where more are bound than there are by now, it may join them
+        raise StalePlanError(
+            f"{workload.id} would bind {len(wanted | bound)} nodes, and queue {owner.id} has {count} cells"
+        )
 
 
 def _nodes(spec: WorkloadSpec, members: tuple[Member, ...]) -> set[NodeId]:

@@ -432,6 +432,27 @@ def test_the_owner_binds_no_more_cells_than_the_queue_has() -> None:
     assert again.workloads[WorkloadId("x")].cell == "node"
 
 
+def test_work_goes_on_in_bound_cells_when_the_queue_has_fewer_by_now() -> None:
+    """It binds no further node, so that planner and owner agree."""
+    sim = CheckedCluster(tuple(build.node(f"n{i}", gpu=4) for i in range(3)), (owns("a", 2), queue("b")))
+    for i in range(2):
+        sim.submit(build.workload(f"a{i}", gpu=3, queue="a"), SimWork(steps=10_000))
+    sim.run(20)
+    sim.record(sim.tree.set_queue(owns("a", 1), sim.now_s))
+    sim.submit(build.workload("w", queue="a"), SimWork(steps=10_000))
+    sim.run(20)
+    w = sim.tree.workloads[WorkloadId("w")]
+    assert (w.state, w.cell) == (State.RUNNING, "node")
+
+
+def test_a_cell_stays_bound_when_most_nodes_are_of_another_size() -> None:
+    """As the owner counts it, which knows nothing of sizes."""
+    nodes = [node("n0"), node("n1", 4), node("n2", 4)]
+    work = [in_cell(running("a0", ["n0"], gpu=8, queue="a")), pending("w", gpu=4, queue="a")]
+    made = plan(snapshot(nodes, work, [owns("a"), queue("b")]), DEFAULT)
+    assert (made.cells[0].bound, made.cells[0].owed, cells_of(made)) == (1, 0, {"w": ""})
+
+
 def test_a_count_is_said_in_words() -> None:
     cell: dict[str, object] = {"level": "rack", "model": "H100", "count": 2, "bound": 1, "owed": 1, "lacking": 1}
     assert cells_text(cell) == "2 of level rack (H100): 1 bound, 1 owed, 1 of them can't be had now"

@@ -23,7 +23,7 @@ from rayorch.core.planning.rights import settling
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.victims import holder_of, moves_of
 from rayorch.core.planning.waiting import Verdict
-from rayorch.core.topology import Domain
+from rayorch.core.topology import NODE_LEVEL, Domain
 from rayorch.core.types import Member, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
 
 MOST_TRIED = 64
@@ -183,6 +183,12 @@ def _look_at_work(draft: Draft, book: CellBook, kinds: Mapping[CellKind, tuple[D
     """Enter what is bound and what may go; answers the nodes where something lies that may not."""
     fixed: set[NodeId] = set()
     by_node = {kind: {node: d for d in found for node in d.nodes} for kind, found in kinds.items()}
+    topology = draft.facts.topology
+    for kind, there in by_node.items():
+        if kind.level == NODE_LEVEL:  # one that is bound stays so, though most others are of another size by now
+            there.update(
+                (d.nodes[0], d) for d in topology.at(NODE_LEVEL) if topology.models.get(d.nodes[0], "") == kind.model
+            )
     for workload, _ in draft.facts.live():
         kept = draft.staying(workload.id)
         owner = holder_of(draft, workload.spec.queue) if workload.cell else None
@@ -190,9 +196,8 @@ def _look_at_work(draft: Draft, book: CellBook, kinds: Mapping[CellKind, tuple[D
         surplus = {m.surplus for m in removable(workload.spec, kept)}
         stays = [m for m in kept if m.surplus not in surplus] if inside else []
         for queue, kind in inside:
-            there = {by_node[kind][m.node] for m in stays if m.node in by_node[kind]}
-            if there:
-                book.bound.setdefault((queue, kind), set()).update(there)
+            if held := {by_node[kind][m.node] for m in stays if m.node in by_node[kind]}:
+                book.bound.setdefault((queue, kind), set()).update(held)
         fixed.update(m.node for m in stays)
         moves = [move for move in moves_of(draft, workload) if not (inside and move.stops)]
         if kept and not inside and not any(move.stops for move in moves):
