@@ -25,15 +25,15 @@ class _Node:
     __slots__ = ("cpu", "free", "model", "open", "places", "sick", "units")
 
     def __init__(self, spec: NodeSpec) -> None:
-        self.places: dict[int, int] = {}
         self.free = [UNIT] * (len(spec.devices) or spec.total.gpu_units // UNIT)
+        self.places = {index: index for index in range(len(self.free))}  # of a node that does not name its devices
         self.cpu = spec.total.units(CPU)
         self.units = 0
         self.see(spec)
 
     def see(self, spec: NodeSpec) -> None:
         """What the inventory says of it now."""
-        if not self.places:
+        if len(spec.devices) == len(self.free):
             indices = sorted(device.index for device in spec.devices)
             self.places = {index: place for place, index in enumerate(indices)}
         self.model = spec.model

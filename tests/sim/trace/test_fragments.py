@@ -88,3 +88,21 @@ def test_what_is_kept_is_what_it_would_be_anew(listed: bool) -> None:
     kept.see([replace(where[0], health=NodeHealth.DRAINING)])
     assert kept.gpus == pytest.approx(3 / 3)
     assert UNIT == 10_000
+
+
+def test_a_seat_is_on_the_device_that_it_was_given_also_where_the_node_lists_its_devices_later() -> None:
+    """A node that names no devices counts them from 0; when one of them fails, the inventory names all."""
+    (where,) = nodes(1, gpus=2)
+    kept = Fragments([where], trace(job("x", 0, 1, gpus=1), job("y", 0, 1, gpus=2)).jobs)
+
+    def seat(device: int) -> tuple[Member, ...]:
+        return (Member("worker", 0, where.id, Resources.of({"GPU": 1}), devices=(device,)),)
+
+    kept.hold(WorkloadId("a"), seat(1))
+    assert kept.gpus == pytest.approx(1 / 2)  # the other GPU is of no use to one job of two
+    kept.see([replace(where, devices=(Device(0), Device(1)))])
+    kept.hold(WorkloadId("b"), seat(0))
+    assert kept.gpus == 0.0
+    kept.see([replace(where, devices=(Device(0, sick="lost"), Device(1)))])
+    kept.hold(WorkloadId("a"), ())
+    assert kept.gpus == pytest.approx(1 / 2)
