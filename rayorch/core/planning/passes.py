@@ -7,6 +7,7 @@ fair shares (`entitlement`). Further seats of running and of just started gangs 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.decisions import Reserve, Stop, Wait, WaitReason
@@ -133,13 +134,27 @@ def _pass(session: Session, action: Action) -> None:
 def _keep_promises(session: Session) -> None:
     """Whoever is owed room that was freed for it goes first, once; else others could take it, and it would evict again.
 
-    KAI keeps a nomination for a session only.
+    Those for whom others left come before those who were moved for them: the room that lies best for these may be the
+    very one that they have left. KAI keeps a nomination for a session only.
     """
-    for id in sorted(session.draft.facts.owed & session.claims.keys()):
+    owed = session.draft.facts.owed & session.claims.keys()
+    for id in sorted(owed, key=lambda id: (_movers_before(session.draft, owed, id), id)):
         met = next((claim for claim in session.claims[id] if _serve(session, Action.ALLOCATE, claim)), None)
         if met is not None:
             session.shares.hold_firmly(session.draft.soon.quota, met.workload.spec, met.resources)
             _ask_next(session, met.workload)
+
+
+def _movers_before(draft: Draft, owed: Collection[WorkloadId], id: WorkloadId) -> int:
+    """0 for one who has made room for nobody that is owed it; else one more than for whom it was moved."""
+    hops, workload = 0, draft.facts.workloads[id]
+    while hops < len(owed):
+        if workload.state is not State.PENDING or workload.last_cause is not StopCause.MOVED:
+            break
+        if workload.yielded_to == workload.id or workload.yielded_to not in owed:
+            break
+        hops, workload = hops + 1, draft.facts.workloads[workload.yielded_to]
+    return hops
 
 
 def _join(session: Session, line: Line, id: WorkloadId) -> None:
