@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from rayorch.core.decisions import Plan, Reserve, Stop
+from rayorch.core.eviction import Action
 from rayorch.core.planner import plan
 from rayorch.core.policy import EvictionKnobs, Profile
-from rayorch.core.types import Allocation, Checkpoint, State, StopCause, Workload
+from rayorch.core.types import Allocation, Checkpoint, QueueMode, State, StopCause, Workload
 from rayorch.policies.default import DEFAULT
 from tests.scenes import NOW, changes, node, pending, queue, running, snapshot, started, stopped
 
@@ -52,12 +53,32 @@ def test_one_moves_so_that_a_gang_fits_and_both_have_their_seats() -> None:
         ("its checkpoint is too old", saved("b", "n2", ago_s=61)),
         ("it may not be preempted", saved("b", "n2", preemptible=False)),
         ("it must run on for now", saved("b", "n2", min_runtime_s=NOW)),
+        ("it may not be requeued", saved("b", "n2", max_requeues=0)),
+        ("its time is nearly over", saved("b", "n2", wall_limit_s=700.0)),
         ("it holds surplus seats", running("b", ["n2", "n2"], (1, 2), gpu=1, started_s=OLD)),
     ],
 )
 def test_who_is_not_moved(why: str, other: tuple[Workload, Allocation]) -> None:
     first = saved("a", "n1", preemptible=False)
     assert changes(plan(snapshot(NODES, [first, other, pending("w", gpu=4)]), DEFAULT)) == [], why
+
+
+def test_nobody_is_moved_whom_its_queue_would_not_let_start_again() -> None:
+    first = saved("a", "n1", preemptible=False)
+    work = [first, saved("b", "n2"), pending("w", gpu=4, queue="r")]
+    queues = [queue("q"), queue("r")]
+    shut = [replace(queues[0], mode=QueueMode.HOLD), queues[1]]
+    for knobs in (DEFAULT, profile(passes=(Action.ALLOCATE, Action.CONSOLIDATE))):
+        assert stopped(plan(snapshot(NODES, work, queues), knobs)) == {"b": StopCause.MOVED}
+        assert stopped(plan(snapshot(NODES, work, shut), knobs)) == {}
+
+
+@pytest.mark.parametrize("asked", [{"max_requeues": 0}, {"wall_limit_s": 700.0}])
+def test_under_passes_nobody_is_moved_who_would_end_by_it(asked: dict[str, float]) -> None:
+    first, claim = saved("a", "n1", preemptible=False), pending("w", gpu=4)
+    knobs = profile(passes=(Action.ALLOCATE, Action.CONSOLIDATE))
+    assert stopped(plan(snapshot(NODES, [first, saved("b", "n2"), claim]), knobs)) == {"b": StopCause.MOVED}
+    assert stopped(plan(snapshot(NODES, [first, saved("b", "n2", **asked), claim]), knobs)) == {}
 
 
 def test_nothing_is_moved_again_before_it_has_rested() -> None:
@@ -97,6 +118,34 @@ def test_who_is_being_moved_keeps_its_new_seats_until_it_has_them() -> None:
     back = replace(requeued, yielded_to=stop.order.beneficiary)
     third = plan(snapshot(NODES, [back, *work[1:], greedy]), DEFAULT)
     assert started(third) == {"a": ["n2"], "w": ["n1"]}
+
+
+def test_under_passes_who_was_moved_does_not_take_the_room_that_it_left() -> None:
+    """Where it lay it lies best: the node has only one GPU. Whoever has the first id."""
+    nodes = [node("n1", 1, model="A"), node("n2", 4, model="B"), node("n3", 4, model="B")]
+    knobs = profile(passes=tuple(Action))
+    for mover, taker in (("a", "w"), ("w", "a")):
+        claim = pending(taker, accelerators=("A",), priority=2)
+        first = plan(snapshot(nodes, [running(mover, ["n1"], gpu=0.6), claim]), knobs)
+        assert stopped(first) == {mover: StopCause.MOVED} and seats(first)[taker] == ["n1"]
+        left = pending(mover, gpu=0.6)
+        back = replace(left, attempt=1, requeued_s=NOW, last_cause=StopCause.MOVED, yielded_to=claim.id)
+        second = plan(snapshot(nodes, [back, claim]), knobs)
+        assert started(second) == {taker: ["n1"], mover: seats(first)[mover]} and stopped(second) == {}
+
+
+def test_under_passes_room_is_not_made_again_at_once_for_one_who_did_not_get_it() -> None:
+    """The node on which others had made room is gone meanwhile."""
+    nodes, knobs = [node("n1", 1, model="A"), node("n2", 4, model="B")], profile(passes=tuple(Action))
+    claim = pending("w", accelerators=("A",), priority=2)
+    other = running("b", ["n2"], gpu=0.6)[0]
+    moved = replace(other, requeued_s=NOW - 5, last_cause=StopCause.MOVED, yielded_to=claim.id)
+    work = [running("a", ["n1"], gpu=0.6, started_s=NOW - 100), (moved, running("b", ["n2"], gpu=0.6)[1]), claim]
+    made = plan(snapshot(nodes, work), knobs)
+    assert changes(made) == []
+    assert any("made for it within" in wait.detail for wait in made.waits[claim.id])
+    later = [work[0], (replace(moved, requeued_s=NOW - 61), work[1][1]), claim]
+    assert stopped(plan(snapshot(nodes, later), knobs))["a"] is StopCause.MOVED
 
 
 def test_a_little_used_node_is_emptied_when_a_whole_one_is_worth_it() -> None:

@@ -21,7 +21,7 @@ from rayorch.core.planning.cells import stays_put
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
-from rayorch.core.planning.rights import settling
+from rayorch.core.planning.rights import comes_back, settling
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.takings import Move
 from rayorch.core.room import Room
@@ -154,7 +154,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
         return False
     if any(m.phase is not MemberPhase.READY or m.surplus not in allocation.gang for m in allocation.members):
         return False
-    return now_s - (workload.started_s or 0.0) >= knobs.move_cooldown_s
+    return now_s - (workload.started_s or 0.0) >= knobs.move_cooldown_s and comes_back(draft, workload)
 
 
 # ---------------------------------------------------------------- what if

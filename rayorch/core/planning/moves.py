@@ -24,14 +24,11 @@ from rayorch.core.planning.charges import fits_quota, refund_quota
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
-from rayorch.core.planning.queue_gates import queue_gate
 from rayorch.core.planning.repair import keeps_to
-from rayorch.core.planning.rights import settling
+from rayorch.core.planning.rights import comes_back, settling
 from rayorch.core.resources import gpus_of_model
-from rayorch.core.retries import may_requeue
 from rayorch.core.room import Room
 from rayorch.core.sharing import device_need
-from rayorch.core.time_limits import used_up
 from rayorch.core.types import (
     UNIT,
     Allocation,
@@ -190,11 +187,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
         return False
     if settling(draft, workload) or stays_put(draft, workload):
         return False
-    if not may_requeue(workload) or used_up(workload, StopCause.MOVED, now_s + spec.grace_s):
-        return False  # it would end instead
-    if queue_gate(draft, spec.queue, True):
-        return False  # it would not be let in again
-    return all(
+    return comes_back(draft, workload) and all(
         m.phase is MemberPhase.READY and m.surplus in allocation.gang and device_need(m.bundle).plain
         for m in allocation.members
     )

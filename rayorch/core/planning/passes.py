@@ -20,9 +20,10 @@ from rayorch.core.planning.draft import Draft, Removal
 from rayorch.core.planning.entitlement import Entitlements
 from rayorch.core.planning.line import Entry, Line
 from rayorch.core.planning.place import place, promise
-from rayorch.core.planning.rights import delay_left_s, delay_wait
+from rayorch.core.planning.rights import comes_back, delay_left_s, delay_wait
 from rayorch.core.planning.scenario import Outcome, Search, job_key
 from rayorch.core.planning.stale import retire
+from rayorch.core.planning.takings import OWED_S
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.waits import reasons, releasing_wait
 from rayorch.core.planning.walk import Walk
@@ -92,7 +93,15 @@ def _left(session: Session, walk: Walk, key: SortKey, claim: Claim) -> None:
     walk.left(
         key,
         claim,
-        Verdict(lambda: (*firm, *reasons(draft, claim), *delay_wait(claim.workload, draft.facts.now_s)), lacks_room),
+        Verdict(
+            lambda: (
+                *firm,
+                *reasons(draft, claim),
+                *delay_wait(claim.workload, draft.facts.now_s),
+                *_again_wait(session, claim),
+            ),
+            lacks_room,
+        ),
     )
     if lacks_room:
         draft.unplaced.append((claim.shape, claim.id, False))
@@ -151,9 +160,10 @@ def _movers_before(draft: Draft, owed: Collection[WorkloadId], id: WorkloadId) -
     while hops < len(owed):
         if workload.state is not State.PENDING or workload.last_cause is not StopCause.MOVED:
             break
-        if workload.yielded_to == workload.id or workload.yielded_to not in owed:
+        taker = workload.yielded_to
+        if taker is None or taker == workload.id or taker not in owed:
             break
-        hops, workload = hops + 1, draft.facts.workloads[workload.yielded_to]
+        hops, workload = hops + 1, draft.facts.workloads[taker]
     return hops
 
 
@@ -191,7 +201,7 @@ def _make_room(session: Session, action: Action, claim: Claim) -> bool:
     """Move, reclaim or preempt for the claim; False: it may not, or there is no way."""
     draft = session.draft
     key = (action, claim.shape, "" if action is Action.CONSOLIDATE else claim.queue)
-    if key in session.failed or delay_left_s(claim.workload, draft.facts.now_s):
+    if key in session.failed or delay_left_s(claim.workload, draft.facts.now_s) or _had_room(session, claim):
         return False
     found = _search(session, action, claim)
     if found is None:
@@ -199,6 +209,14 @@ def _make_room(session: Session, action: Action, claim: Claim) -> bool:
         return False
     _order(session, action, claim, found)
     return True
+
+
+def _had_room(session: Session, claim: Claim) -> bool:
+    """Whether room was made for it a moment ago, and it could not start there. It is not made again at once.
+
+    Else the same others could be moved to and fro in one moment, for one that never starts.
+    """
+    return not claim.grows and claim.id in session.draft.facts.owed
 
 
 def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
@@ -216,7 +234,11 @@ def _search(session: Session, action: Action, claim: Claim) -> Outcome | None:
             enough = claim.shape.gpu_units <= draft.soon.room.free_gpu_units
             if most == 0 or not spec.preemptible or not enough:
                 return None
-            return Search(draft, shares, claim, lambda found: not found.lost).run(free, most, singly=True)
+
+            def moves(workload: Workload) -> bool:
+                return free(workload) and comes_back(draft, workload)
+
+            return Search(draft, shares, claim, lambda found: not found.lost).run(moves, most, singly=True)
         case Action.RECLAIM:
             if not shares.may_reclaim(quota, claim):
                 return None
@@ -275,6 +297,14 @@ def _take(
     part = charge_of(gone).gpu_units / max(1, allocation.held.gpu_units)
     draft.remove(workload, {m.surplus for m in gone}, Removal(set(), by_s, claim.id, reason))
     draft.removals[workload.id].cost_gpu_s += cost * part
+
+
+def _again_wait(session: Session, claim: Claim) -> tuple[Wait, ...]:
+    """That nobody makes room for it so soon again, if so."""
+    if not _had_room(session, claim):
+        return ()
+    detail = f"room that was made for it within the last {OWED_S:.0f} s has gone; none is made again so soon"
+    return (Wait(WaitReason.PREEMPTION_DELAY, detail, unblocks=f"{OWED_S:.0f} s of waiting"),)
 
 
 def _firm_waits(session: Session, claim: Claim) -> tuple[Wait, ...]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.planning.draft import Draft
-from rayorch.core.types import QueueId, Workload
+from rayorch.core.planning.queue_gates import queue_gate
+from rayorch.core.retries import may_requeue
+from rayorch.core.time_limits import used_up
+from rayorch.core.types import QueueId, StopCause, Workload
 
 
 def settling(draft: Draft, workload: Workload) -> str:
@@ -25,6 +28,14 @@ def settling(draft: Draft, workload: Workload) -> str:
     if spec is not None and ran_s < spec.min_runtime_s:
         return f"it has run {ran_s:.0f} s of the {spec.min_runtime_s:.0f} s that queue {spec.id} gives"
     return ""
+
+
+def comes_back(draft: Draft, workload: Workload) -> bool:
+    """Whether it would start again after a move: else it would end, or wait before a queue that lets nobody in."""
+    by_s = draft.facts.now_s + workload.spec.grace_s
+    if not may_requeue(workload) or used_up(workload, StopCause.MOVED, by_s):
+        return False
+    return not queue_gate(draft, workload.spec.queue, True)
 
 
 def fenced_off(draft: Draft, one: QueueId, other: QueueId) -> bool:

@@ -15,6 +15,7 @@ from rayorch.core.planning.adapt import coveted
 from rayorch.core.planning.cells import keeping
 from rayorch.core.planning.claims import Claim, gang_of, start_claim
 from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.rights import comes_back
 from rayorch.core.planning.seats import find
 from rayorch.core.service import run_s
 from rayorch.core.types import (
@@ -88,7 +89,8 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
     if saved is None or saved.attempt != workload.attempt:
         return False
     rested = now_s - (workload.started_s or 0.0) >= knobs.upgrade_cooldown_s
-    return rested and now_s - saved.committed_s <= knobs.upgrade_after_checkpoint_s
+    just_saved = now_s - saved.committed_s <= knobs.upgrade_after_checkpoint_s
+    return rested and just_saved and comes_back(draft, workload)
 
 
 def _better(draft: Draft, workload: Workload, allocation: Allocation) -> tuple[str, ...]:
