@@ -54,7 +54,6 @@ def test_one_moves_so_that_a_gang_fits_and_both_have_their_seats() -> None:
         ("it may not be preempted", saved("b", "n2", preemptible=False)),
         ("it must run on for now", saved("b", "n2", min_runtime_s=NOW)),
         ("it may not be requeued", saved("b", "n2", max_requeues=0)),
-        ("its time is nearly over", saved("b", "n2", wall_limit_s=700.0)),
         ("it holds surplus seats", running("b", ["n2", "n2"], (1, 2), gpu=1, started_s=OLD)),
     ],
 )
@@ -73,12 +72,11 @@ def test_nobody_is_moved_whom_its_queue_would_not_let_start_again() -> None:
         assert stopped(plan(snapshot(NODES, work, shut), knobs)) == {}
 
 
-@pytest.mark.parametrize("asked", [{"max_requeues": 0}, {"wall_limit_s": 700.0}])
-def test_under_passes_nobody_is_moved_who_would_end_by_it(asked: dict[str, float]) -> None:
+def test_under_passes_nobody_is_moved_who_would_end_by_it() -> None:
     first, claim = saved("a", "n1", preemptible=False), pending("w", gpu=4)
     knobs = profile(passes=(Action.ALLOCATE, Action.CONSOLIDATE))
     assert stopped(plan(snapshot(NODES, [first, saved("b", "n2"), claim]), knobs)) == {"b": StopCause.MOVED}
-    assert stopped(plan(snapshot(NODES, [first, saved("b", "n2", **asked), claim]), knobs)) == {}
+    assert stopped(plan(snapshot(NODES, [first, saved("b", "n2", max_requeues=0), claim]), knobs)) == {}
 
 
 def test_nothing_is_moved_again_before_it_has_rested() -> None:

@@ -194,6 +194,7 @@ def test_it_stays_where_it_is(saved_s: float | None, since_s: float, profile: Pr
 def test_nobody_is_moved_who_may_not_be_or_has_the_best() -> None:
     for spec, where, model in (
         (workload("w", gpu=4, accelerators=WISH, preemptible=False), "a1", "A100"),
+        (workload("w", gpu=4, accelerators=WISH, max_requeues=0), "a1", "A100"),
         (workload("w", gpu=4, accelerators=WISH, any_model=True), "a1", "A100"),
         (workload("w", gpu=4, accelerators=WISH), "h1", "H100"),
         (workload("w", gpu=4, accelerators=("A100",)), "a1", "A100"),
