@@ -102,3 +102,9 @@ def test_an_application_beside_the_jobs_is_reported(tmp_path: Path) -> None:
     assert alone.figures["attainment"] is None and alone.services == ()
     crowded = simulate(MADE, "1x8", serve=["chat,peak=8,gpus=9"], progress=False)
     assert any("the application chat was refused at the door" in note for note in crowded.notes)
+
+
+def test_turns_beside_an_application_end_when_the_jobs_have_ended() -> None:
+    gandiva = str(Path(__file__).parents[2] / "configs" / "profiles" / "gandiva.yaml")
+    (found,) = simulate(MADE, "2x8", [gandiva], progress=False, serve=["chat,peak=3"], until_s=30 * 86_400.0).runs
+    assert found.figures["finished"] == found.figures["jobs"] and (found.figures["turns"] or 0) < 1_000
