@@ -473,7 +473,7 @@ def up(
     output: Output = Format.TABLE,
 ) -> None:
     """Start rayorch on this machine: on the running Ray cluster, or on an emulated one."""
-    from rayorch.cli.server import start
+    from rayorch.cli.server import running_lines, start
 
     arguments = ["--exact-devices"] if exact_devices else []
     if emulate is not None and racks is None:
@@ -485,10 +485,7 @@ def up(
     arguments += [word for path in file or () for word in ("--file", str(path))]
     state = start(instance, arguments, _seconds(timeout) or 0.0)
     show_one(state, output, lambda: str(state["gateway_url"]), key="gateway_url")
-    other = instance != "main"
-    say(f"rayorch {instance} runs (pid {state['pid']}); stop it with: rayorch down{other * f' --instance {instance}'}")
-    if other:
-        say(f"other commands find it after: export RAYORCH_INSTANCE={instance}")
+    say("\n".join(running_lines(instance, state["pid"])))
 
 
 @app.command()

@@ -49,6 +49,16 @@ def start(instance: str, arguments: Sequence[str], timeout_s: float) -> dict[str
         raise
 
 
+def running_lines(instance: str, pid: object) -> tuple[str, ...]:
+    """What to say of a server that runs: how to stop it, and how other commands find one that is not the usual one."""
+    if instance == "main":
+        return (f"rayorch {instance} runs (pid {pid}); stop it with: rayorch down",)
+    return (
+        f"rayorch {instance} runs (pid {pid}); stop it with: rayorch down --instance {instance}",
+        f"other commands find it after: export RAYORCH_INSTANCE={instance}",
+    )
+
+
 def _when_up(
     instance: str, process: subprocess.Popen[bytes], log: Path, begin: int, timeout_s: float
 ) -> dict[str, object]:

@@ -67,6 +67,7 @@ class Attempts:
     # ------------------------------------------------------------ jobs come and end
 
     def submit(self, job: TraceJob, index: int) -> None:
+        """It comes; one that the door refuses has failed."""
         cluster, diary = self._cluster, self._diary
         running = self._drawn.job(job, index)
         self.all.append(running)
