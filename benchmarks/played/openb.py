@@ -312,11 +312,17 @@ PUBLISHED_AS = {"06-FGD": fgd, "05-BestFit": weighted_best_fit, "01-Random": at_
 """The policies that are compared, by their names in the artifact's results."""
 
 
-def fidelity_figures(seeds: Sequence[int] = (42, 43, 44)) -> dict[str, float]:
+SEEDS_AS_PUBLISHED = range(42, 52)
+FEW_SEEDS = range(42, 45)
+"""Those of policies that draw nothing but the order of the pods: three tell as much of them as ten of Random."""
+
+
+def fidelity_figures() -> dict[str, float]:
     """By how many points our runs are off the published ones, at most."""
     theirs, worst = published(), 0.0
     for name in FIDELITY_LISTS:
         for label, policy in PUBLISHED_AS.items():
+            seeds = SEEDS_AS_PUBLISHED if policy is at_random else FEW_SEEDS
             runs = [played(name, policy, seed) for seed in seeds]
             for load in (100, 130):
                 ours = sum(run[load] for run in runs) / len(runs)
