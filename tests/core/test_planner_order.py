@@ -78,10 +78,12 @@ def test_strict_order_still_says_why_its_head_waits() -> None:
 
 
 @pytest.mark.parametrize(("order", "grows"), [(priority.key, "new"), (fifo.key, "old")])
-def test_running_gangs_grow_in_the_order_of_the_profile(order: OrderPolicy, grows: str) -> None:
+def test_running_gangs_grow_in_the_order_of_the_profile_where_growth_is_not_even(
+    order: OrderPolicy, grows: str
+) -> None:
     old = running("old", ["n1"], (1, 3), submitted_s=1.0)
     new = running("new", ["n1"], (1, 3), submitted_s=2.0, priority=5)
-    decided = plan(snapshot([node("n1", 3)], [old, new]), replace(DEFAULT, order=order))
+    decided = plan(snapshot([node("n1", 3)], [old, new]), replace(DEFAULT, order=order, even_growth=False))
     assert list(grown(decided)) == [grows]
 
 
