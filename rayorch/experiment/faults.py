@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
 from rayorch.core.types import NodeSpec
+from rayorch.experiment.words import bounded, pairs_of
 from rayorch.sim.models import FailureModel, FaultKind, FaultLaw
 from rayorch.sim.models.distributions import Lognormal, Weibull
 from rayorch.sim.models.failures import GPU, LARGE_CLUSTER, NODE
@@ -53,12 +54,7 @@ def _law(text: str) -> FaultLaw:
     except ValueError:
         names = f"{', '.join(FaultKind)}, or {LARGE}"
         raise SpecError(FIELD, f"must be KIND=TIME[,KEY=VALUE…] with one of {names}; got {text!r}") from None
-    given: dict[str, str] = {}
-    for part in rest:
-        key, equals, value = part.strip().partition("=")
-        if key not in KEYS or not equals or key in given:
-            raise SpecError(FIELD, f"takes {', '.join(KEYS)} after the kind, each once; got {part!r}")
-        given[key] = value
+    given = pairs_of(rest, KEYS, FIELD, " after the kind")
     mean_s = _time(every, kind.value, text)
     if mean_s <= 0:
         raise SpecError(FIELD, f"{kind.value} must be more than nothing, got {text!r}")
@@ -102,10 +98,4 @@ def _time(text: str, name: str, whole: str) -> float:
 
 
 def _number(text: str, name: str, least: float, most: float, whole: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise SpecError(FIELD, f"{name} must be {least:g} to {most:g}, got {whole!r}")
-    return value
+    return bounded(text, least, most, FIELD, name, whole)

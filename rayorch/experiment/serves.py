@@ -10,6 +10,7 @@ from pathlib import Path
 from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
 from rayorch.core.types import CPU, GPU, Resources
+from rayorch.experiment.words import bounded, pairs_of
 from rayorch.sim.generators.demand import Demand, Diurnal, read_demand
 from rayorch.sim.trace.model import Service, Trace
 
@@ -60,23 +61,12 @@ def _served(text: str) -> Served:
     name, *rest = (part.strip() for part in text.split(","))
     if not name or "=" in name:
         raise SpecError(FIELD, f"must be NAME,peak=REQUESTS[,KEY=VALUE…], got {text!r}")
-    given: dict[str, str] = {}
-    for part in rest:
-        key, equals, value = part.partition("=")
-        if key not in KEYS or not equals or key in given:
-            raise SpecError(FIELD, f"takes {', '.join(KEYS)}, each once; got {part!r}")
-        given[key] = value
+    given = pairs_of(rest, KEYS, FIELD)
     if ("peak" in given) == ("demand" in given):
         raise SpecError(FIELD, f"needs either peak=REQUESTS or demand=FILE, got {text!r}")
 
     def figure(key: str, default: float, least: float, most: float) -> float:
-        try:
-            value = float(given.get(key, default))
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise SpecError(FIELD, f"{key} must be {least:g} to {most:g}, got {given.get(key)!r}")
-        return value
+        return bounded(given[key], least, most, FIELD, key, given[key]) if key in given else default
 
     def time(key: str, default_s: float) -> float:
         try:
@@ -84,7 +74,7 @@ def _served(text: str) -> Served:
         except ValueError as error:
             raise SpecError(FIELD, f"{key}: {error}") from error
 
-    priority = figure("priority", 100, -1e6, 1e6)
+    priority = figure("priority", 100.0, -1e6, 1e6)
     if not priority.is_integer():
         raise SpecError(FIELD, f"priority must be a whole number, got {given['priority']!r}")
     amounts = {GPU: figure("gpus", 1.0, 0.0, 1024.0), CPU: figure("cpus", 0.0, 0.0, 1e6)}
@@ -110,7 +100,7 @@ def _served(text: str) -> Served:
     step_s = time("step", 300.0)
     if step_s < 1.0:
         raise SpecError(FIELD, "step must be at least 1 s")
-    wave = Diurnal(figure("peak", 0, 0.0, 1e9), figure("low", 0.3, 0.0, 1.0), figure("noise", 0.1, 0.0, 3.0), step_s)
+    wave = Diurnal(figure("peak", 0.0, 0.0, 1e9), figure("low", 0.3, 0.0, 1.0), figure("noise", 0.1, 0.0, 3.0), step_s)
     return Served(service, wave)
 
 

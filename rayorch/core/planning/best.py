@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heappush
 from typing import TYPE_CHECKING, Final
 
+from rayorch.core.planning.follower import Follower
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.slot import Slot
@@ -49,27 +50,16 @@ class Row:
         self.nodes: dict[NodeId, None] = {}
 
 
-class Rows:
+class Rows(Follower):
     """The open nodes of a view that take new members: `of` each its row, and `all` rows."""
 
-    __slots__ = ("_view", "all", "due", "of", "seen")
+    __slots__ = ("all", "of")
 
     def __init__(self, view: View) -> None:
-        self._view = view
-        self.seen = len(view.log)
-        self.due: set[NodeId] = set()
+        super().__init__(view)
         self.of: dict[NodeId, Row] = {}
         self.all: dict[object, Row] = {}
         self._look_at(view.topology.nodes)
-
-    def refresh(self) -> None:
-        """Look at the nodes that have changed."""
-        log = self._view.log
-        if self.due or self.seen < len(log):
-            due = self.due.union(log[self.seen :])
-            self.seen, self.due = len(log), set()
-            # A node that is on its way is charged, too, and takes nothing here.
-            self._look_at(filter(self._view.topology.paths.__contains__, due))
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, of, rows = self._view, self.of, self.all

@@ -224,6 +224,11 @@ def start_claim(workload: Workload, gang: Gang) -> Claim:
     return Claim(workload, workload.attempt + 1, gang.asks, gang.shape, gang.resources, others=others)
 
 
+def next_start(workload: Workload) -> Claim:
+    """The same where nobody keeps its gang."""
+    return start_claim(workload, gang_of(workload.spec))
+
+
 def start_shape(spec: WorkloadSpec) -> Shape:
     """The shape of the gang's minimum. A gang prefers one node, then one rack …; Serve's replicas don't."""
     bundles = tuple((role.bundle, role.min_count) for role in spec.roles if role.min_count)

@@ -19,7 +19,7 @@ from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.planning.bargain import cheapest, survey
 from rayorch.core.planning.cells import stays_put
 from rayorch.core.planning.charges import fits_quota
-from rayorch.core.planning.claims import Claim, gang_of, start_claim
+from rayorch.core.planning.claims import Claim, next_start
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.rights import comes_back, settling
 from rayorch.core.planning.seats import find
@@ -161,7 +161,7 @@ def _may_move(draft: Draft, workload: Workload, allocation: Allocation) -> bool:
 
 
 def _claim(draft: Draft, workload: Workload) -> Claim:
-    return draft.narrowed(draft.prices.of_claim(start_claim(workload, gang_of(workload.spec))))
+    return draft.narrowed(draft.prices.of_claim(next_start(workload)))
 
 
 def _seated(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from rayorch.core.placement import PlacementView
 from rayorch.core.planning.best import Best, Rows, tidied
+from rayorch.core.planning.follower import Follower
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.sharing import uses_devices
@@ -223,32 +224,21 @@ class View:
         return self.fit(bundle, model).first(most)
 
 
-class Fit:
+class Fit(Follower):
     """One bundle: `pieces` by node (those that take any), `counts` by level and domain, and the nodes by score."""
 
-    __slots__ = ("_bundle", "_heap", "_model", "_scores", "_view", "counts", "due", "pieces", "seen", "used")
+    __slots__ = ("_bundle", "_heap", "_model", "_scores", "counts", "pieces", "used")
 
     def __init__(self, view: View, bundle: Resources, model: str) -> None:
-        self._view = view
+        super().__init__(view)
         self._bundle = bundle
         self._model = model
         self._heap: list[tuple[SortKey, NodeId]] | None = None  # made when somebody asks for the best
         self._scores: dict[NodeId, SortKey] = {}
-        self.seen = len(view.log)
-        self.due: set[NodeId] = set()
         self.used = view.turn
         self.pieces: dict[NodeId, int] = {}
         self.counts: dict[str, dict[str, int]] = {}
         self._look_at(view.topology.nodes)
-
-    def refresh(self) -> None:
-        """Look at the nodes that have changed."""
-        log = self._view.log
-        if self.due or self.seen < len(log):
-            known = self._view.topology.paths  # a node that is on its way is charged, too, and takes nothing here
-            due = self.due.union(log[self.seen :])
-            self.seen, self.due = len(log), set()
-            self._look_at(node for node in due if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         view, bundle, model, pieces = self._view, self._bundle, self._model, self.pieces
@@ -316,27 +306,16 @@ class Fit:
         return list(found)
 
 
-class Units:
+class Units(Follower):
     """Free GPU units by node and by domain."""
 
-    __slots__ = ("_counts", "_nodes", "_view", "due", "seen")
+    __slots__ = ("_counts", "_nodes")
 
     def __init__(self, view: View) -> None:
-        self._view = view
-        self.seen = len(view.log)
-        self.due: set[NodeId] = set()
+        super().__init__(view)
         self._nodes: dict[NodeId, int] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._look_at(view.topology.nodes)
-
-    def refresh(self) -> None:
-        """Look at the nodes that have changed."""
-        log = self._view.log
-        if self.due or self.seen < len(log):
-            known = self._view.topology.paths
-            due = self.due.union(log[self.seen :])
-            self.seen, self.due = len(log), set()
-            self._look_at(node for node in due if node in known)
 
     def _look_at(self, nodes: Iterable[NodeId]) -> None:
         room, paths, models = self._view.rooms()[0], self._view.topology.paths, self._view.topology.models

@@ -21,7 +21,7 @@ from rayorch.core.placement import NodeView
 from rayorch.core.planning.adapt import coveted
 from rayorch.core.planning.cells import stays_put
 from rayorch.core.planning.charges import fits_quota, refund_quota
-from rayorch.core.planning.claims import Claim, gang_of, start_claim
+from rayorch.core.planning.claims import Claim, next_start
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
 from rayorch.core.planning.repair import keeps_to
@@ -164,7 +164,7 @@ def _in_order(workload: Workload, members: tuple[Member, ...]) -> tuple[Member, 
     """The members in the order in which a start asks for them; none where it might ask for others."""
     if len(members) == 1 and len(workload.spec.roles) == 1:
         return members
-    claim = start_claim(workload, gang_of(workload.spec))
+    claim = next_start(workload)
     held = {(m.role, m.index): m for m in members}
     if claim.others or (claim.shape.layout is not None and claim.shape.layout.has_channels):
         return ()
@@ -231,7 +231,7 @@ class _Rules:
     def _claim(self, workload: Workload) -> Claim:
         found = self.claims.get(workload.id)
         if found is None:
-            found = self.claims[workload.id] = start_claim(workload, gang_of(workload.spec))
+            found = self.claims[workload.id] = next_start(workload)
         return found
 
     def _domains(self, nodes: tuple[NodeId, ...]) -> dict[str, int]:
@@ -273,8 +273,11 @@ def _order_all(draft: Draft, view: MovesView, steps: tuple[Step, ...]) -> None:
         nodes = [member.node for member in mover.members]
         for step in ours:
             nodes[step.seat] = step.node
-        if view.allows(mover, tuple(nodes)) and _have_room(draft, view, mover, nodes) and _may_return(draft, mover):
-            _order(draft, view, mover, tuple(nodes), sum(step.gain for step in ours))
+        if not view.allows(mover, tuple(nodes)) or not _have_room(draft, view, mover, nodes):
+            continue
+        claim = draft.prices.of_claim(next_start(draft.facts.workloads[id]))
+        if _may_return(draft, mover, claim):
+            _order(draft, view, mover, claim, tuple(nodes), sum(step.gain for step in ours))
 
 
 def _have_room(draft: Draft, view: MovesView, mover: Mover, nodes: list[NodeId]) -> bool:
@@ -292,11 +295,11 @@ def _have_room(draft: Draft, view: MovesView, mover: Mover, nodes: list[NodeId])
     return True
 
 
-def _may_return(draft: Draft, mover: Mover) -> bool:
+def _may_return(draft: Draft, mover: Mover, claim: Claim) -> bool:
     """Whether what it gives back is enough quota for it to start again: limits may have been lowered since."""
     workload, quota = draft.facts.workloads[mover.id], draft.soon.quota.copy()
     refund_quota(workload, mover.members, True, quota)
-    return fits_quota(draft.prices.of_claim(start_claim(workload, gang_of(workload.spec))), quota)
+    return fits_quota(claim, quota)
 
 
 def _of(draft: Draft, node: NodeId, mover: Mover) -> bool:
@@ -311,9 +314,8 @@ def _take(rooms: list[Room], node: NodeId, member: Member) -> bool:
     return True
 
 
-def _order(draft: Draft, view: MovesView, mover: Mover, nodes: tuple[NodeId, ...], gain: float) -> None:
+def _order(draft: Draft, view: MovesView, mover: Mover, claim: Claim, nodes: tuple[NodeId, ...], gain: float) -> None:
     workload, now_s = draft.facts.workloads[mover.id], draft.facts.now_s
-    claim = draft.prices.of_claim(start_claim(workload, gang_of(workload.spec)))
     reason = (
         f"moved so that less of what is free is stranded: {gain:.2f} GPUs, worth {gain * view.worth_s:.0f} "
         f"GPU-seconds; {mover.cost_gpu_s:.0f} are lost"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rayorch.core.decisions import Reserve
-from rayorch.core.planning.claims import Claim, Shape, gang_of, start_claim
+from rayorch.core.planning.claims import Claim, Shape, next_start
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups import Cell
 from rayorch.core.planning.nest import seat
@@ -44,7 +44,7 @@ def breaking(draft: Draft) -> list[Claim]:
     for id in sorted(draft.facts.repairs):
         workload = draft.facts.workloads[id]
         if workload.state is State.STOPPING and not workload.cancel_requested and workload.spec.kind is not Kind.SERVE:
-            found.append(start_claim(replace(workload, former=workload.placement), gang_of(workload.spec)))
+            found.append(next_start(replace(workload, former=workload.placement)))
     return found
 
 

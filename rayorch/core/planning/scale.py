@@ -15,7 +15,7 @@ from rayorch.core.capacity import GroupName, Provider, order_deadline_s
 from rayorch.core.decisions import GangDemand, GroupChange, Scale, Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
 from rayorch.core.planning.charges import charge_quota, fits_quota
-from rayorch.core.planning.claims import Ask, Claim, Shape, gang_of, start_claim, staying
+from rayorch.core.planning.claims import Ask, Claim, Shape, next_start, staying
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.groups_there import holds_together
 from rayorch.core.planning.provision import Stock
@@ -197,7 +197,7 @@ def _coming_back(draft: Draft) -> list[Claim]:
         if workload.cancel_requested or (order is not None and order.cause is StopCause.CANCELLED):
             continue
         if order is not None:
-            found.append(start_claim(workload, gang_of(workload.spec)))
+            found.append(next_start(workload))
         elif draining:
             kept = draft.staying(workload.id)
             losing = tuple(member for member in kept if member.node in draining)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from rayorch.core.planning.asking import next_claims, rank_of_size, surplus_to_give
 from rayorch.core.planning.charges import charge_quota, fits_quota
-from rayorch.core.planning.claims import Claim, gang_of, start_claim
+from rayorch.core.planning.claims import Claim, next_start
 from rayorch.core.planning.draft import Books, Draft
 from rayorch.core.planning.entitlement import Entitlements
 from rayorch.core.planning.line import Entry, Line
@@ -239,7 +239,7 @@ class _Trial:
     def _anew(self, workload: Workload, kept: tuple[Member, ...]) -> list[Claim]:
         """What a victim that holds so much asks for."""
         if not kept:
-            return list(start_claim(workload, gang_of(workload.spec)).ways)
+            return list(next_start(workload).ways)
         return next_claims(workload, kept, self.search.draft.facts.topology.models)
 
     def _find(self, claim: Claim) -> Seated | None:

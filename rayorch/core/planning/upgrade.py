@@ -13,7 +13,7 @@ from rayorch.core.decisions import Reserve, Stop
 from rayorch.core.forecast import Forecast
 from rayorch.core.planning.adapt import coveted
 from rayorch.core.planning.cells import keeping
-from rayorch.core.planning.claims import Claim, gang_of, start_claim
+from rayorch.core.planning.claims import Claim, next_start
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.rights import comes_back
 from rayorch.core.planning.seats import find
@@ -103,7 +103,7 @@ def _better(draft: Draft, workload: Workload, allocation: Allocation) -> tuple[s
 
 
 def _claim(draft: Draft, workload: Workload, models: tuple[str, ...]) -> Claim:
-    claim = draft.prices.of_claim(start_claim(workload, gang_of(workload.spec)))
+    claim = draft.prices.of_claim(next_start(workload))
     return draft.narrowed(claim.on_models(models))
 
 

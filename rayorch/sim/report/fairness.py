@@ -9,7 +9,7 @@ import numpy as np
 
 from rayorch.core.types import GPU, UNIT, QueueSpec, State
 from rayorch.sim.report.over_time import Floats, Steps, parts
-from rayorch.sim.trace.outcome import JobRecord
+from rayorch.sim.trace.outcome import JobRecord, JobRun
 
 GRID = 2_000
 """Equal parts of the makespan on which entitlements are worked out: they depend on who else asks at that moment."""
@@ -79,22 +79,17 @@ def by_queue(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
 
 def held_steps(records: Iterable[JobRecord]) -> Steps:
     """The GPUs that jobs hold."""
-    return Steps.of_changes(
-        change
-        for record in records
-        for run in record.runs
-        for change in ((run.from_s, run.gpus), (run.to_s, -run.gpus))
-    )
+    return _while_held((run, run.gpus) for record in records for run in record.runs)
 
 
 def asked_while_held(records: Iterable[JobRecord]) -> Steps:
     """The GPUs that jobs asked for, of those that hold some."""
-    return Steps.of_changes(
-        change
-        for record in records
-        for run in record.runs
-        for change in ((run.from_s, record.gpus), (run.to_s, -record.gpus))
-    )
+    return _while_held((run, record.gpus) for record in records for run in record.runs)
+
+
+def _while_held(counted: Iterable[tuple[JobRun, float]]) -> Steps:
+    """So many GPUs for as long as each run held its seats."""
+    return Steps.of_changes(change for run, n in counted for change in ((run.from_s, n), (run.to_s, -n)))
 
 
 def asked_steps(records: Iterable[JobRecord], end_s: float) -> Steps:

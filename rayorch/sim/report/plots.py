@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import matplotlib
@@ -62,32 +62,37 @@ def allocation(groups: Sequence[Group]) -> str:
 
 def share_over_time(groups: Sequence[Group], what: str, heading: str) -> str:
     """A curve of GPUs over capacity, in per cent; the first seed of each profile. Empty where no run has it."""
-    known = [(n, g) for n, g in enumerate(groups) if getattr(g.runs[0].over_time, what)]
-    if not known:
-        return ""
-    with _style():
-        drawing, axes = _one(heading)
-        for n, group in known:
-            over = group.runs[0].over_time
-            capacity = np.maximum(1e-9, np.array(over.capacity_gpus))
-            _stairs(axes, over, 100.0 * np.array(getattr(over, what)) / capacity, _colour(n), group.profile)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("hours")
-        axes.set_ylabel("% of capacity")
-        return _svg(drawing, axes)
+    return _over_time(groups, what, heading, _of_capacity, "% of capacity")
 
 
 def ratio_over_time(groups: Sequence[Group], what: str, heading: str) -> str:
     """A curve as it is; the first seed of each profile. Empty where no run has it."""
-    known = [(n, g) for n, g in enumerate(groups) if getattr(g.runs[0].over_time, what)]
+    return _over_time(groups, what, heading, lambda values, _over: values)
+
+
+def _of_capacity(values: Sequence[float], over: OverTime) -> Floats:
+    """GPUs as a part of the capacity [%]."""
+    found: Floats = 100.0 * np.array(values) / np.maximum(1e-9, np.array(over.capacity_gpus))
+    return found
+
+
+def _over_time(
+    groups: Sequence[Group],
+    what: str,
+    heading: str,
+    shown: Callable[[Sequence[float], OverTime], Sequence[float] | Floats],
+    unit: str = "",
+) -> str:
+    known = [(n, g, g.runs[0].over_time) for n, g in enumerate(groups) if getattr(g.runs[0].over_time, what)]
     if not known:
         return ""
     with _style():
         drawing, axes = _one(heading)
-        for n, group in known:
-            _stairs(axes, group.runs[0].over_time, getattr(group.runs[0].over_time, what), _colour(n), group.profile)
+        for n, group, over in known:
+            _stairs(axes, over, shown(getattr(over, what), over), _colour(n), group.profile)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("hours")
+        axes.set_ylabel(unit)
         return _svg(drawing, axes)
 
 

@@ -44,7 +44,8 @@ from rayorch.core.types import (
     WorkloadId,
     WorkloadSpec,
 )
-from rayorch.sim.trace.supply import JUST_AFTER_S, Supplies
+from rayorch.sim.trace.events import JUST_AFTER_S
+from rayorch.sim.trace.supply import Supplies
 
 FIXED = Capacity(fixed=True)
 """The nodes of a trace are all that there will ever be."""

@@ -25,6 +25,12 @@ class Moment(IntEnum):
     DEMAND = 8  # an application has another demand
 
 
+NOBODY = WorkloadId("")
+"""Of what befalls no workload."""
+JUST_AFTER_S = 1e-3
+"""Rules that hold up to a moment are over after it."""
+
+
 class Scheduled(NamedTuple):
     """One entry. `stamp`: of the attempt when it was put in, or the number of a fault."""
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from rayorch.core.types import UNIT, Device, NodeHealth, NodeId, NodeSpec, State, WorkloadId
 from rayorch.sim.models.failures import GPU, FailureModel, Fault, FaultKind
 from rayorch.sim.trace.cluster import TraceCluster
-from rayorch.sim.trace.events import Moment, Moments
+from rayorch.sim.trace.events import NOBODY, Moment, Moments
 from rayorch.sim.trace.jobs import RunningJob
 
 ENDLESS_S = 1e9
 """Faults are drawn up to here where nobody says when a run ends."""
-NOBODY = WorkloadId("")
 
 
 @dataclass(frozen=True, slots=True)

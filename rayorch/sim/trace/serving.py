@@ -17,14 +17,12 @@ from rayorch.core.reports import DemandReported
 from rayorch.core.types import Kind, Member, QueueId, Role, State, StopOrder, Workload, WorkloadId, WorkloadSpec
 from rayorch.sim.trace.cluster import TraceCluster
 from rayorch.sim.trace.diary import Diary
-from rayorch.sim.trace.events import Moment, Moments
+from rayorch.sim.trace.events import JUST_AFTER_S, NOBODY, Moment, Moments
 from rayorch.sim.trace.model import Service
 from rayorch.sim.trace.outcome import ReplicaRun, ServiceRecord
 from rayorch.sim.trace.wakes import Wakes
 
-NOBODY = WorkloadId("")
 STOPPED_CODE = 143
-JUST_AFTER_S = 1e-3
 ROLE = "replica"
 
 

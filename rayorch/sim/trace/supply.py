@@ -17,13 +17,11 @@ from rayorch.core.decisions import GroupChange
 from rayorch.core.errors import SpecError
 from rayorch.core.node_groups import GroupKnobs, NodeGroups
 from rayorch.core.policy import Profile
-from rayorch.core.types import MODEL_LABEL, NodeId, NodeSpec, WorkloadId
+from rayorch.core.types import MODEL_LABEL, NodeId, NodeSpec
 from rayorch.sim.models import ProvisioningModel, stream
-from rayorch.sim.trace.events import Moment, Moments
+from rayorch.sim.trace.events import NOBODY, Moment, Moments
 from rayorch.sim.trace.outcome import NodeStay
 
-NOBODY = WorkloadId("")
-JUST_AFTER_S = 1e-3
 ORDERS_IN_VAIN = 12
 """So many orders in a row of which nothing came, with nothing running, and nothing will."""
 

@@ -15,7 +15,7 @@ from rayorch.core.planning.takings import OWED_S
 from rayorch.core.quota_tree import QuotaTree
 from rayorch.core.types import State, StopCause, Workload, WorkloadId
 from rayorch.sim.trace.cluster import TraceCluster
-from rayorch.sim.trace.events import Moment, Moments
+from rayorch.sim.trace.events import JUST_AFTER_S, NOBODY, Moment, Moments
 
 LOOK_S = 60.0
 """How soon work that waits is looked at anew under an order that depends on the time and does not say when."""
@@ -23,9 +23,6 @@ LONGEST_LOOK_S = 3600.0
 """Each look that changes nothing doubles the pause up to this; one that does begins with `LOOK_S` again."""
 LOOKS_IN_VAIN = 16
 """Once nothing runs and so many looks in a row have changed nothing, what waits never starts."""
-JUST_AFTER_S = 1e-3
-"""Rules that hold up to a moment are over after it."""
-NOBODY = WorkloadId("")
 
 
 class Wakes:
