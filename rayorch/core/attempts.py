@@ -183,6 +183,7 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
     resumes_at = workload.checkpoint.step if workload.checkpoint is not None else 0
     return changed(
         ended,
+        outlasted_s=max(workload.outlasted_s, run_s(workload, event.at_s)),
         started_s=None,
         ready_s=None,
         not_before_s=event.not_before_s,

@@ -1,7 +1,7 @@
 """How long a workload will still run: two quantiles, from the most telling source that there is.
 
 1. Its own steps: declared in all, reported so far, at the pace so far.
-2. Finished work of its owner, name and size: how long those that ran longer than it has so far went on.
+2. Finished work of its owner, name and size that took longer than any attempt of it so far: what is left by that.
 3. What its owner expects.
 4. The same as 2 with coarser classes: its queue and size, its size, its kind.
 5. Its wall limit, which also bounds all others.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rayorch.core.history import History, Sample, ServiceClass, classes_of
 from rayorch.core.service import run_s
@@ -86,6 +87,23 @@ def _moved_on(old: tuple[Sample, ...], runs: list[float], new: tuple[Sample, ...
     return runs
 
 
+class Span(NamedTuple):
+    """How far work has come: seconds of it that count, and seconds which the whole takes at least.
+
+    The second is the larger one after an attempt whose work was lost. Without it two workloads that take longer than
+    is thought would each look shorter whenever they begin anew, and stop each other for ever.
+    """
+
+    done_s: float
+    outlasted_s: float
+
+    @classmethod
+    def of(cls, workload: Workload, now_s: float) -> Span:
+        """Of a workload at a time."""
+        done_s = run_s(workload, now_s)
+        return cls(done_s, max(done_s, workload.outlasted_s))
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """Quantiles of remaining time by what a history knows at `now_s`. `seen`: what former ones found out."""
@@ -98,8 +116,7 @@ class Forecast:
         """Seconds that the workload's work will still take, None where nothing is known. O(log samples)."""
         if workload.spec.kind is Kind.SERVE:
             return None
-        done_s = run_s(workload, self.now_s)
-        found = self._unbounded(workload, done_s)
+        found = self._unbounded(workload, Span.of(workload, self.now_s))
         limit_s = workload.spec.wall_limit_s
         if limit_s is None:
             return found
@@ -107,49 +124,51 @@ class Forecast:
         left_s = max(0.0, limit_s - workload.ran_s) if at_s is None else max(0.0, at_s - self.now_s)
         return (left_s, left_s) if found is None else (min(found[0], left_s), min(found[1], left_s))
 
-    def _unbounded(self, workload: Workload, done_s: float) -> Remaining | None:
+    def _unbounded(self, workload: Workload, span: Span) -> Remaining | None:
         spec = workload.spec
-        if spec.total_steps is not None and (by_steps := _by_steps(workload, done_s)) is not None:
+        if spec.total_steps is not None and (by_steps := _by_steps(workload, span.done_s)) is not None:
             return by_steps
         names = self.seen.names(spec)
-        found = self.by_name(names, done_s)
+        found = self.by_name(names, span)
         if found is not None:
             return found
-        expected_s = spec.expected_s
-        if expected_s is not None and done_s < expected_s:
-            return expected(expected_s, done_s)
-        return self.coarsely(names, done_s)
+        if (told := expected(spec.expected_s, span)) is not None:
+            return told
+        return self.coarsely(names, span)
 
-    def by_name(self, names: tuple[str, ...], done_s: float) -> Remaining | None:
-        """What finished work of the finest of these classes says of one that has run for so long."""
-        return self._from_class(names[0], done_s, MIN_NAMED)
+    def by_name(self, names: tuple[str, ...], span: Span) -> Remaining | None:
+        """What finished work of the finest of these classes says of one that has come so far."""
+        return self._from_class(names[0], span, MIN_NAMED)
 
-    def coarsely(self, names: tuple[str, ...], done_s: float) -> Remaining | None:
+    def coarsely(self, names: tuple[str, ...], span: Span) -> Remaining | None:
         """The same of the first of the others that says anything."""
         for name in names[1:]:
-            found = self._from_class(name, done_s, MIN_COARSE)
+            found = self._from_class(name, span, MIN_COARSE)
             if found is not None:
                 return found
         return None
 
-    def _from_class(self, name: str, done_s: float, least: int) -> Remaining | None:
-        """How long those of the class that ran longer than `done_s` went on; None if fewer than `least` did."""
+    def _from_class(self, name: str, span: Span, least: int) -> Remaining | None:
+        """What is left, by those of the class that took longer in all; None if fewer than `least` did."""
         entry = self.history.classes.get(name)
         if entry is None or len(entry.samples) < least:
             return None
         samples = self.seen.runs_s(entry)
-        first = bisect_right(samples, done_s)
+        first = bisect_right(samples, span.outlasted_s)
         count = len(samples) - first
         if count < least:
             return None
         half, most = QUANTILES
         last = first - 1
+        done_s = span.done_s
         return samples[last + math.ceil(half * count)] - done_s, samples[last + math.ceil(most * count)] - done_s
 
 
-def expected(expected_s: float, done_s: float) -> Remaining:
-    """What its owner's word for the whole says of work that has run for so long."""
-    return (expected_s - done_s, EXPECTED_SLACK * expected_s - done_s)
+def expected(expected_s: float | None, span: Span) -> Remaining | None:
+    """What its owner's word for the whole says of work that has come so far; None where it has been proved wrong."""
+    if expected_s is None or span.outlasted_s >= expected_s:
+        return None
+    return (expected_s - span.done_s, EXPECTED_SLACK * expected_s - span.done_s)
 
 
 def _by_steps(workload: Workload, done_s: float) -> Remaining | None:

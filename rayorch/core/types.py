@@ -463,6 +463,8 @@ class Workload:
     `last_cause`, `last_started_s`: why the last attempt was ended by us and when it had begun. `former`: its seats,
     where it ended because a node was lost, drained or silent, or those that it was moved to: what is there is taken.
     `cell`: the level of its queue's cells in which the current attempt lies, empty: outside of them.
+    `outlasted_s`: the most seconds of work that an attempt had come to, saved or lost, when it ended unfinished: the
+    whole takes longer than that.
     """
 
     spec: WorkloadSpec
@@ -507,6 +509,7 @@ class Workload:
     last_started_s: float | None = None
     former: tuple[Member, ...] = ()
     cell: str = ""
+    outlasted_s: float = 0.0
 
     @property
     def id(self) -> WorkloadId:

@@ -366,6 +366,29 @@ def test_a_coarse_class_needs_more_samples_and_comes_after_what_the_owner_expect
     assert Forecast(_history(fresh.spec, 1, many), 0.0).remaining(overdue) == (440.0, 840.0)
 
 
+def test_an_attempt_whose_work_was_lost_still_says_how_long_the_whole_takes_at_least() -> None:
+    fresh = _pending()
+    history = _history(fresh.spec, 0, HUNDREDS)
+    lost = replace(fresh, outlasted_s=500.0)
+
+    assert Forecast(history, 0.0).remaining(lost) == (800.0, 1000.0), "of those that took longer than 500 s"
+    saved = replace(lost, progress_s=200.0)
+    assert Forecast(history, 0.0).remaining(saved) == (600.0, 800.0)
+    refuted = replace(_pending(expected_s=400.0), outlasted_s=500.0)
+    assert Forecast(History(), 0.0).remaining(refuted) is None, "its owner was wrong"
+
+
+def test_the_owner_keeps_how_long_the_longest_attempt_went_on() -> None:
+    owner = tree(queue("q"), waiting=[workload("a", 1, 4)])
+    for attempt, (at_s, end_s) in enumerate(((10.0, 310.0), (400.0, 500.0)), 1):
+        _start(owner, "a", at_s)
+        apply(owner, [AttemptReady(A, attempt, at_s)])
+        _end(owner, "a", end_s, Move.REQUEUED, StopCause.NODE_LOST)
+
+    assert owner.workloads[A].outlasted_s == 300.0
+    assert owner.workloads[A].progress_s == 0.0
+
+
 def test_declared_steps_at_the_pace_so_far_say_more_than_history() -> None:
     work = replace(_pending(30.0, total_steps=100), step=10)
     assert Forecast(_history(work.spec, 0, HUNDREDS), 0.0).remaining(work) == (270.0, 270.0 * STEP_SLACK)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.ordering import OrderKnobs
 from rayorch.core.policy import BackfillKnobs
+from rayorch.core.types import Resources
 from rayorch.policies.default import DEFAULT
-from rayorch.policies.order import las
+from rayorch.policies.order import las, remaining
 from rayorch.sim.models import RestartCost, RestartModel, SimModels
-from rayorch.sim.trace.model import TraceJob
+from rayorch.sim.trace.model import Ask, TraceJob
 from rayorch.sim.trace.run import run
 from tests.sim.trace.worlds import FIFO, job, nodes, trace
 
@@ -71,3 +72,21 @@ def test_work_is_as_fast_as_its_seats_and_the_first_start_may_cost_time_too() ->
     whole, split = run(made, nodes(3), FIFO, models=models).records
 
     assert whole.ended_s == 13.0 and split.ended_s == 23.0
+
+
+def test_work_that_takes_longer_than_is_thought_does_not_stop_each_other_for_ever() -> None:
+    short = [job(f"s{n:02}", 0, 100 + 5 * n) for n in range(60)]
+    longer = [job(f"l{n:02}", 0, 2_600 + 10 * n) for n in range(40)]
+    late = [job(f"new{n}", 90_000, 2_500) for n in range(4)]
+    beat = Ask(1, Resources.of({"CPU": 1}))
+    turns = [TraceJob(f"t{n:03}", 90_000.0 + 60 * n, 1.0, beat, queue="other") for n in range(300)]
+    shortest = replace(DEFAULT, order=remaining.key, eviction=EvictionKnobs(by_order=True, consolidate=False))
+    lossy = RestartModel(default=RestartCost(60.0, interval_s=1_800.0, on_request=False))
+
+    outcome = run(
+        trace(*short, *longer, *late, *turns), nodes(1, 2), shortest, until_s=120_000.0, models=SimModels(restart=lossy)
+    )
+
+    found = [record for record in outcome.records if record.id.startswith("new")]
+    assert all(record.ended_s is not None and record.preemptions <= 2 for record in found), found
+    assert any(record.preemptions for record in found), "each looks shorter than what has run for some minutes"
