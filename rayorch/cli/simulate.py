@@ -72,6 +72,10 @@ Serve = Annotated[
 Elastic = Annotated[
     str | None, typer.Option("--elastic", help="0.5:2: jobs run with half to twice the members that they ask for.")
 ]
+Colocation = Annotated[
+    str | None,
+    typer.Option("--colocation", help="FILE[,gains=1.3,…]: jobs of one GPU share one, as fast as measured pairs say."),
+]
 Serial = Annotated[float, typer.Option("--serial", help="Part of a step that more members don't shorten.")]
 PerJob = Annotated[bool, typer.Option("--per-job", help="Keep what became of each job in --out.")]
 Fragmentation = Annotated[
@@ -112,6 +116,7 @@ def simulate(
     node_repair: NodeRepair = "4h",
     fault: Faults = None,
     elastic: Elastic = None,
+    colocation: Colocation = None,
     serial: Serial = 0.05,
     provision: Provision = None,
     provision_refused: Refused = 0.0,
@@ -139,6 +144,7 @@ def simulate(
         loads=load or (),
         jobs=jobs,
         elastic=elastic,
+        colocation=colocation,
         provision=provision is not None,
         min_nodes=min_nodes,
         serve=serve or (),

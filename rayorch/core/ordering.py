@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar, cast
 
+from rayorch.core.errors import SpecError
 from rayorch.core.history import HALF_LIFE_S, History
 from rayorch.core.marks import AnyPolicy, marked
 from rayorch.core.quota import Quota
@@ -157,6 +159,12 @@ class OrderKnobs:
     rho_max: float = 2.0
     auction_fairness: float = 0.8
     slice_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """SpecError for a length of turns that is none: time is divided by it."""
+        slice_s = self.slice_s
+        if isinstance(slice_s, bool) or not isinstance(slice_s, int | float) or not 0 < slice_s < math.inf:
+            raise SpecError("slice_s", f"must be a finite number of seconds above 0, got {slice_s!r}")
 
 
 @dataclass(frozen=True, slots=True)

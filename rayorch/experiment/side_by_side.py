@@ -15,6 +15,7 @@ from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.faults import check_acts
 from rayorch.experiment.nodes import gpus_in, machines_of, supplies_of
 from rayorch.experiment.options import loads_of, sizes_of
+from rayorch.experiment.packs import packed_as
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
 from rayorch.experiment.progress import Watcher, watcher
@@ -115,6 +116,7 @@ def simulate(
     loads: Sequence[float | str] = (),
     jobs: int | None = None,
     elastic: str | None = None,
+    colocation: str | None = None,
     queues: Sequence[QueueSpec] = (),
     quota_by_use: bool = False,
     models: SimModels | None = None,
@@ -141,6 +143,7 @@ def simulate(
     `profiles`: presets by name, YAML files, "module:NAME", or Profile values.
     `loads`: offered loads that arrivals are compressed to; none: as they are. `jobs`: only the first so many.
     `elastic`: "0.5:2", jobs run with half to twice the members that they ask for (`models.scaling`: how fast).
+    `colocation`: "pairs.csv,gains=1.3", jobs of one GPU share one, and how fast they then are (`experiment.packs`).
     `queues`: instead of the trace's or the cluster file's; `quota_by_use`: quotas in proportion to what each asks for.
     `resample`: "blocks", "weeks" or "fitted", by which each seed plays another trace like this one.
     `until_s`: end of the simulated time. `provision`: the cluster's nodes are ordered when they are needed, come after
@@ -161,7 +164,7 @@ def simulate(
     if elastic is not None:
         loaded = elastic_as(loaded, *sizes_of(elastic))
     machines = machines_of(cluster, loaded, racks)
-    models = models if models is not None else SimModels()
+    loaded, machines, models = packed_as(colocation, loaded, machines, models or SimModels())
     if min_nodes and not provision:
         raise SpecError("--min-nodes", "needs --provision: all nodes are there all the time")
     how = _resample(resample)

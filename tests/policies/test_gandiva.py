@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rayorch.core.decisions import Start
+from rayorch.core.errors import SpecError
 from rayorch.core.ordering import OrderKnobs, OrderView, rank_changes_s, rank_of
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
@@ -106,3 +107,9 @@ def test_the_profile_puts_a_part_on_a_free_gpu_before_it_shares_one(profile: Pro
     first = running("a", ["n1"], gpu=0.5)
     made = plan(snapshot([where], [first, pending("b", gpu=0.5)]), profile)
     assert [member.devices for d in made.decisions if isinstance(d, Start) for member in d.members] == [(1,)]
+
+
+@pytest.mark.parametrize("slice_s", [0, -600.0, float("nan"), float("inf"), True, "600"])
+def test_a_length_of_turns_that_is_none_is_refused(slice_s: float) -> None:
+    with pytest.raises(SpecError, match="slice_s: must be a finite number of seconds above 0"):
+        OrderKnobs(slice_s=slice_s)

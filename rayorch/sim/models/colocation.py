@@ -110,13 +110,18 @@ def fit(one: float, other: float) -> bool:
     return round(one * UNIT) + round(other * UNIT) <= UNIT
 
 
+def may_pack(job: TraceJob) -> bool:
+    """Whether it is one member with one GPU: no other was measured in pairs."""
+    return job.ask.members == 1 and not job.ask.elastic and job.ask.each.gpu_units == UNIT
+
+
 def packed(trace: Trace, parts: Mapping[str, float]) -> Trace:
     """The trace where jobs of one member with one GPU ask for the part of their kind; the others as they are."""
     asks: dict[tuple[Resources, float], Ask] = {}
 
     def of(job: TraceJob) -> TraceJob:
         part = parts.get(job.name, WHOLE)
-        if part >= WHOLE or job.ask.members != 1 or job.ask.each.gpu_units != UNIT:
+        if part >= WHOLE or not may_pack(job):
             return job
         if (job.ask.each, part) not in asks:
             each = Resources.of_units({**dict(job.ask.each.items), GPU: round(part * UNIT)})

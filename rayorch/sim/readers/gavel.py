@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,13 +61,13 @@ def read_throughputs(path: str | Path) -> GavelThroughputs:
 def _job_type(text: str, at: str) -> JobType:
     try:
         name, scale = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError) as error:
+        return str(name), int(scale)
+    except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         raise SpecError(at, "must be named ('job type', scale)") from error
-    return str(name), int(scale)
 
 
 def _speed(value: object, at: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise SpecError(at, f"must be a number of steps a second, got {value!r:.40}")
     return float(value)
 
