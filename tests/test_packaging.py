@@ -73,7 +73,7 @@ def test_wheel_carries_the_licence_and_the_command(wheel: Path) -> None:
     info = next(name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name)
 
     assert f"{info}/licenses/LICENSE" in archive.namelist()
-    assert "rayorch = rayorch.cli.main:main" in archive.read(f"{info}/entry_points.txt").decode()
+    assert "rayorch = rayorch.cli.entry:main" in archive.read(f"{info}/entry_points.txt").decode()
     assert "License-Expression: Apache-2.0" in archive.read(f"{info}/METADATA").decode()
 
 

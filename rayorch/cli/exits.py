@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import typer
 
+from rayorch.cli.interrupts import raise_again
 from rayorch.cli.output import say
 
 LOST = 100
@@ -60,17 +61,30 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 def guarded(command: Command) -> Command:
     """The command with its errors as one line on stderr (cause, field) and as an exit code."""
+    return guarded_as("interrupted; what was submitted goes on (rayorch ps)")(command)
 
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
+
+def guarded_as(interrupted: str) -> Callable[[Command], Command]:
+    """The same for a command that says something else after Ctrl-C."""
+
+    def of(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(*args: Any, **kwargs: Any) -> None:
+            raise_again()
+            _run(functools.partial(command, *args, **kwargs), interrupted)
+
+        return cast(Command, run)
+
+    return of
+
+
+def _run(command: Callable[[], None], interrupted: str) -> None:
+    try:
         from rayorch.core.errors import RayorchError
 
         try:
-            command(*args, **kwargs)
+            command()
             sys.stdout.flush()  # here, where a closed pipe is no error
-        except KeyboardInterrupt:
-            say("interrupted; what was submitted goes on (rayorch ps)")
-            raise typer.Exit(INTERRUPTED) from None
         except TimeoutError as error:
             say(f"rayorch: {error}")
             raise typer.Exit(NOT_FINISHED) from None
@@ -81,5 +95,6 @@ def guarded(command: Command) -> Command:
         except RayorchError as error:
             say(f"rayorch: {error}")
             raise typer.Exit(BY_CODE.get(error.code, 1)) from None
-
-    return cast(Command, run)
+    except KeyboardInterrupt:
+        say(interrupted)
+        raise typer.Exit(INTERRUPTED) from None

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from rayorch.cli.exits import guarded
+from rayorch.cli.exits import guarded_as
 
 NOT_AS_EXPECTED = 1
 
 
-@guarded
+@guarded_as("interrupted")
 def replay(
     files: Annotated[list[Path], typer.Argument(help="Scenarios, see docs/scenarios.md.", metavar="FILE...")],
     quiet: Annotated[bool, typer.Option("--quiet", help="Say only what is wrong, and the results.")] = False,

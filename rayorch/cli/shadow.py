@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rayorch.cli.exits import guarded
+from rayorch.cli.exits import guarded_as
 from rayorch.cli.output import Format, say, show_one
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ NodesFile = Annotated[
 ]
 
 
-@guarded
+@guarded_as("interrupted")
 def shadow(
     journal: JournalFile,
     profile: Candidate,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rayorch.cli import exits
-from rayorch.cli.exits import guarded
+from rayorch.cli.exits import guarded_as
+from rayorch.cli.interrupts import loading
 from rayorch.cli.output import Column, Format, Item, say, show
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ FormatOption = Annotated[
 ]
 
 
-@guarded
+@guarded_as("interrupted")
 def simulate(
     trace: TraceFile,
     cluster: ClusterSpec = None,
@@ -129,8 +130,9 @@ def simulate(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Replay a trace under profiles on a simulated cluster and compare what comes out."""
-    from rayorch.experiment import options
-    from rayorch.experiment.side_by_side import simulate as play
+    with loading("interrupted: nothing has been played"):
+        from rayorch.experiment import options
+        from rayorch.experiment.side_by_side import simulate as play
 
     _check_files(html, out, resume)
     keys = _keys(measure)
@@ -164,7 +166,10 @@ def simulate(
         progress=False if quiet else None,
         partial=True,
     )
-    _tell(report, keys, output)
+    if quiet and not report.complete:
+        say(f"interrupted after {len(report.runs)} of {report.wanted} runs")
+    if report.runs or output is Format.JSON:
+        _tell(report, keys, output)
     _end(report, html, out)
 
 
@@ -174,7 +179,7 @@ def _end(report: Report, html: Path | None, out: Path | None) -> None:
         report.write_html(html)
         say(f"the page with plots: {html}")
     if not report.complete:
-        if out is not None:
+        if out is not None and report.runs:
             say("go on with --resume")
         raise typer.Exit(exits.INTERRUPTED)
 
