@@ -8,6 +8,8 @@ import pytest
 
 from rayorch.config import load_preset
 from rayorch.core.planner import plan
+from rayorch.core.planning.memory import Memory
+from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import Allocation, StopCause, Workload, WorkloadId
 from tests.scenes import (
     NOW,
@@ -57,6 +59,58 @@ def test_nor_while_its_victim_still_stops(given_s: float, first: str) -> None:
     work = [victim, (given, held), pending("b", queue="q")]
     made = plan(snapshot([node("n1", 2), node("n2", 1)], work, [queue("q", 1), queue("other")]), KAI)
     assert first in (grown(made) if first == "a" else started(made))
+
+
+def test_what_a_shrink_freed_is_owed_to_whom_it_was_freed_for() -> None:
+    """x, of its taker's own queue, has given a seat to a. Both may take one more now, and x would by its id."""
+    assert grown(plan(after_a_shrink(), KAI)) == {"a": ["n1"]}
+    assert grown(plan(after_a_shrink(release_for=None), KAI)) == {"0x": ["n1"]}
+
+
+@pytest.mark.parametrize("time", ["started_s", "resized_s", "requeued_s"])
+def test_until_it_has_changed_since(time: str) -> None:
+    """In the moment of the shrink itself it may have changed before."""
+    at_once, later = (after_a_shrink(a={time: NOW - 2 + more}) for more in (0.0, 0.5))
+    assert grown(plan(at_once, KAI)) == {"a": ["n1"]}
+    assert grown(plan(later, KAI)) == {"0x": ["n1"]}
+
+
+def test_and_for_a_minute_from_when_the_seats_must_be_free() -> None:
+    """As long as they may still be in use nobody can take them; grace is 30 s here."""
+    for ago_s, first in ((90.0, "a"), (90.5, "0x")):
+        assert list(grown(plan(after_a_shrink(ago_s=ago_s), KAI))) == [first]
+
+
+def test_a_memory_of_former_turns_knows_when_the_minute_is_over() -> None:
+    memory = Memory()
+    for later_s in (0.0, 88.0, 88.5, 200.0):
+        world = replace(after_a_shrink(), now_s=NOW + later_s)
+        assert plan(world, KAI, memory).decisions == plan(world, KAI).decisions
+
+
+def test_two_that_owe_each_other_go_in_the_order_of_all_others() -> None:
+    """In one moment a and b have given a seat to each other. "b" is of the queue that holds less of its share."""
+    a, b = (running(id, ["n1"] * n, (1, 4), queue=q) for id, q, n in (("a", "big", 2), ("b", "small", 1)))
+    world = [gave(a, "b"), gave(b, "a")]
+    queues = [queue("big", 2), queue("small", 2)]
+    assert next(iter(grown(plan(snapshot([node("n1", 4)], world, queues), KAI)))) == "b"
+    made = plan(snapshot([node("n1", 3), node("n2", 1)], [gave(a, "b"), gave(b, "a")], queues), KAI)
+    assert grown(made) == {"b": ["n2"]}
+
+
+def gave(held: tuple[Workload, Allocation], to: str | None, ago_s: float = 2.0) -> tuple[Workload, Allocation]:
+    """The same, after it has given seats to another."""
+    workload, allocation = held
+    by_s = NOW - ago_s + workload.spec.grace_s
+    taker = WorkloadId(to) if to is not None else None
+    return replace(workload, release_by_s=by_s, release_for=taker, resized_s=NOW - ago_s), allocation
+
+
+def after_a_shrink(ago_s: float = 2.0, release_for: str | None = "a", a: dict[str, float] | None = None) -> Snapshot:
+    """ "0x" has given a seat to "a" and it has come free; all is alike of the two but their ids."""
+    taker, held = running("a", ["n1"], (1, 2), queue="q")
+    work = [gave(running("0x", ["n1"], (1, 2), queue="q"), release_for, ago_s), (replace(taker, **(a or {})), held)]
+    return snapshot([node("n1", 3)], work, [queue("q", 4)])
 
 
 def on_device(held: tuple[Workload, Allocation], device: int) -> tuple[Workload, Allocation]:

@@ -31,9 +31,10 @@ class Facts:
     """The snapshot with its indexes. `Memory.see` makes it.
 
     `held`: the allocation of each live attempt; `charged`: what it counts for against quota; `live_ids`: of whom, in
-    order. `leaving`: see Leaving. `owed`: for whom room is being freed, or was a moment ago; `repairs`: those of them
-    that lost a part of their seats. `standings`: the node groups, where we run them.
-    `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these, `topology` doesn't.
+    order. `leaving`: see Leaving. `owed`: for whom room is being freed, or was a moment ago; of them, `shrunk_for`:
+    by shrinks that are over alone, `repairs`: those that lost a part of their seats. `standings`: the node groups,
+    where we run them. `arriving`: the group of each node that is on its way; `nodes` and `horizon` know these,
+    `topology` doesn't.
     `orders`: the groups with an open order for some gang: for which, and on how many of its nodes each counts.
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
     seats, by queue. Of these, by id: `uneasy`, whom stage 2 could have something to say about; `asking`, who may ask
@@ -51,6 +52,7 @@ class Facts:
     leaving: tuple[Leaving, ...]
     topology: Topology
     owed: frozenset[WorkloadId]
+    shrunk_for: frozenset[WorkloadId]
     repairs: frozenset[WorkloadId]
     standings: Mapping[GroupName, Standing]
     arriving: Mapping[NodeId, GroupName]

@@ -40,7 +40,7 @@ from rayorch.core.planning.lines import Docket
 from rayorch.core.planning.lines import Key as OrderKey
 from rayorch.core.planning.quiet import QuietTimes
 from rayorch.core.planning.seat_memory import Key, SeatMemory
-from rayorch.core.planning.takings import Leaving, Offer, leaving_of, owed
+from rayorch.core.planning.takings import Leaving, Offer, leaving_of, owed, owed_by_shrinks, owes_until_s
 from rayorch.core.planning.tracked import Tracked, ideal
 from rayorch.core.policy import Profile, moves_somebody
 from rayorch.core.quota import Quota, QuotaTree
@@ -121,7 +121,7 @@ class Memory(SeatMemory):
         self.has_cells = False
         self._asking: set[WorkloadId] = set()
         self._growing: set[WorkloadId] = set()
-        self._yielded: set[WorkloadId] = set()
+        self._yielded: dict[WorkloadId, float] = {}  # of those that have given something: until when it may be owed
         self._saved: set[WorkloadId] = set()
         self._broken: set[WorkloadId] = set()
         self._joint: set[WorkloadId] = set()
@@ -152,6 +152,9 @@ class Memory(SeatMemory):
             self._take_blocked(snapshot.now_s)
         for id in sorted(changed) if len(changed) > 1 else changed:
             self._place(id, profile)
+        if self._yielded:
+            for id in [id for id, until_s in self._yielded.items() if until_s < self._now_s]:
+                del self._yielded[id]
         if begins and (rate := rate_of(profile.victims)) is not None:  # later ones are made when somebody asks
             self.offers = {id: Offer.of(self.workloads[id], held, rate) for id, held in self._held.items()}
         self._uneasy = self._over(snapshot.now_s)
@@ -309,8 +312,9 @@ class Memory(SeatMemory):
             self._broken.add(id)
         if workload.spec.joint is not None:
             self._joint.add(id)
-        if workload.yielded_to is not None and workload.requeued_s is not None:
-            self._yielded.add(id)
+        until_s = owes_until_s(workload)
+        if until_s is not None and self._now_s <= until_s:
+            self._yielded[id] = until_s
         if workload.checkpoint is not None and not pending:
             self._saved.add(id)
 
@@ -332,7 +336,7 @@ class Memory(SeatMemory):
         self._quiet.drop(id)
         self._asking.discard(id)
         self._growing.discard(id)
-        self._yielded.discard(id)
+        self._yielded.pop(id, None)
         self._saved.discard(id)
         self._broken.discard(id)
         self._joint.discard(id)
@@ -373,6 +377,8 @@ class Memory(SeatMemory):
         coming = [node for name in groups for node in groups[name].arriving]
         leaving = tuple(gone for id in sorted(self._leaving) for gone in self._leaving[id])
         broken = self._repairs(snapshot.now_s, profile.repair_hold_s)
+        promised = owed(leaving, self.workloads, self._yielded, snapshot.now_s)
+        shrunk_for = owed_by_shrinks(self.workloads, self._yielded, snapshot.now_s)
         self.dirty.update(member.node for gone in leaving for member in gone.members)
         placement = self.placement(snapshot, profile)
         for view in self.views.values():
@@ -387,7 +393,8 @@ class Memory(SeatMemory):
             charged=self._lent(self._charged),
             leaving=leaving,
             topology=self.topology,
-            owed=owed(leaving, self.workloads, self._yielded, snapshot.now_s) | broken,
+            owed=promised | shrunk_for | broken,
+            shrunk_for=shrunk_for - promised - broken,
             repairs=broken,
             joint=sorted(self._joint),
             strictness=self._strictness,

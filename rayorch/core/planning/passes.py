@@ -7,7 +7,7 @@ fair shares (`entitlement`). Further seats of running and of just started gangs 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from rayorch.core.decisions import Reserve, Stop, Wait, WaitReason
@@ -122,11 +122,16 @@ def _ask_next(session: Session, workload: Workload) -> None:
 
 
 def _pass(session: Session, action: Action) -> None:
-    draft = session.draft
     if action is Action.ALLOCATE:
         _keep_promises(session)
+    _go_through(session, action, list(session.claims), once=action is not Action.ALLOCATE)
+
+
+def _go_through(session: Session, action: Action, ids: Iterable[WorkloadId], once: bool) -> None:
+    """Do the action for each of these, in their order; `once`: whoever has been served does not ask again."""
+    draft = session.draft
     line = Line(session.shares, draft.soon.quota)
-    for id in list(session.claims):
+    for id in ids:
         _join(session, line, id)
     while (entry := line.pop()) is not None:
         met = next((claim for claim in session.claims[entry.id] if _serve(session, action, claim)), None)
@@ -135,7 +140,7 @@ def _pass(session: Session, action: Action) -> None:
             continue
         session.shares.hold_firmly(draft.soon.quota, met.workload.spec, met.resources)
         _ask_next(session, met.workload)
-        if action is Action.ALLOCATE:
+        if not once:
             _join(session, line, entry.id)
         line.refresh()
 
@@ -144,14 +149,20 @@ def _keep_promises(session: Session) -> None:
     """Whoever is owed room that was freed for it goes first, once; else others could take it, and it would evict again.
 
     Those for whom others left come before those who were moved for them: the room that lies best for these may be the
-    very one that they have left. KAI keeps a nomination for a session only.
+    very one that they have left. Last come those who are owed what shrinks have freed, in the line of all others: two
+    may owe each other what they gave in one moment, and the one that holds more than its share would get it again and
+    again. KAI keeps a nomination for a session only.
     """
-    owed = session.draft.facts.owed & session.claims.keys()
+    facts = session.draft.facts
+    shrunk = facts.shrunk_for & session.claims.keys()
+    owed = (facts.owed & session.claims.keys()) - shrunk
     for id in sorted(owed, key=lambda id: (_movers_before(session.draft, owed, id), id)):
         met = next((claim for claim in session.claims[id] if _serve(session, Action.ALLOCATE, claim)), None)
         if met is not None:
             session.shares.hold_firmly(session.draft.soon.quota, met.workload.spec, met.resources)
             _ask_next(session, met.workload)
+    if shrunk:
+        _go_through(session, Action.ALLOCATE, sorted(shrunk), once=True)
 
 
 def _movers_before(draft: Draft, owed: Collection[WorkloadId], id: WorkloadId) -> int:

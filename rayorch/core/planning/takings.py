@@ -12,7 +12,7 @@ from rayorch.core.types import Allocation, Member, NodeId, Resources, State, Sto
 from rayorch.core.values import changed
 
 OWED_S = 60.0
-"""How long after its victim has been requeued a beneficiary still goes before all others."""
+"""How long after its victim has been requeued, or should have shrunk, a beneficiary still goes before all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,38 @@ def owed(
                 found.add(gone.beneficiary)
     for id in yielded:
         workload = workloads[id]
-        if workload.requeued_s is not None and now_s - workload.requeued_s <= OWED_S:
+        if workload.requeued_s is not None and now_s <= workload.requeued_s + OWED_S:
             to = workload.yielded_to
             taker = workloads.get(to) if to is not None else None
             if to is not None and (taker is None or not _made_way(taker, workload.requeued_s)):
                 found.add(to)
-            if workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
+            if to is not None and workload.last_cause is StopCause.MOVED and workload.state is State.PENDING:
                 found.add(id)
     return frozenset(found)
+
+
+def owed_by_shrinks(
+    workloads: Mapping[WorkloadId, Workload], yielded: Iterable[WorkloadId], now_s: float
+) -> frozenset[WorkloadId]:
+    """Who is owed what shrinks that are over have freed, until it has had it, for a bounded time."""
+    found: set[WorkloadId] = set()
+    for id in yielded:
+        giver = workloads[id]
+        by_s, taker = giver.release_by_s, workloads.get(giver.release_for) if giver.release_for is not None else None
+        if taker is not None and by_s is not None and now_s <= by_s + OWED_S and not _had_its_turn(taker, giver, by_s):
+            found.add(taker.id)
+    return frozenset(found)
+
+
+def owes_until_s(workload: Workload) -> float | None:
+    """Until when what it has given may be owed to somebody; None: it has given nothing.
+
+    It is `OWED_S` from its end, and from when the seats of its last shrink must have come free at the latest.
+    """
+    ended_s = workload.requeued_s if workload.yielded_to is not None else None
+    shrunk_s = workload.release_by_s if workload.release_for is not None else None
+    since_s = max((s for s in (ended_s, shrunk_s) if s is not None), default=None)
+    return None if since_s is None else since_s + OWED_S
 
 
 def _made_way(taker: Workload, since_s: float) -> bool:
@@ -177,3 +201,13 @@ def _gave_seats(taker: Workload, since_s: float) -> bool:
     if taker.release_for is None or taker.release_by_s is None:
         return False
     return taker.release_by_s >= since_s + taker.spec.grace_s  # a shrink's deadline is its time and this
+
+
+def _had_its_turn(taker: Workload, giver: Workload, release_by_s: float) -> bool:
+    """Whether it has started, ended or changed its seats after that shrink: it had what was freed for it, or gave it.
+
+    Not at that very time: what it got then it may have got before.
+    """
+    times_s = (taker.started_s, taker.resized_s, taker.requeued_s)
+    # A shrink's deadline is its time and the grace; a difference of the two would be off by a rounding.
+    return any(at_s is not None and at_s + giver.spec.grace_s > release_by_s for at_s in times_s)

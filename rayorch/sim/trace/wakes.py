@@ -85,6 +85,8 @@ class Wakes:
         """What it gave back is free in this moment; later it may grow again."""
         self.now()
         self.at(self._cluster.now_s + self._profile.grow_cooldown_s)
+        if workload.release_for is not None and workload.release_by_s is not None:
+            self.at(workload.release_by_s + OWED_S + JUST_AFTER_S)
 
     def _rank(self, id: WorkloadId) -> None:
         """Ask again when its rank changes, if it runs and the order knows when that will be."""
