@@ -22,7 +22,7 @@ from rayorch.core.bound_devices import bundle_of
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
 from rayorch.core.copies import Copies
-from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop
+from rayorch.core.decisions import Cordon, Decision, GangDemand, Plan, Reserve, Resize, Scale, Start, Stop, Watch
 from rayorch.core.errors import ClusterError, RayorchError
 from rayorch.core.events import NodeCordoned
 from rayorch.core.joint import batches
@@ -170,14 +170,14 @@ class RayCluster(Copies):
 
         Capacity comes last: nobody on this cluster waits for it.
         """
-        outcomes = self._stop(plan)
+        outcomes = self._stop(plan) | self._watch(plan)
         starts: list[tuple[int, Start]] = []
         scales: list[tuple[int, Scale]] = []
         for index, decision in enumerate(plan.decisions):
             match decision:
                 case Start():
                     starts.append((index, decision))
-                case Stop():
+                case Stop() | Watch():
                     continue  # done
                 case Resize():
                     outcomes[index] = self._resize(decision)
@@ -199,6 +199,14 @@ class RayCluster(Copies):
             return {}
         replies = self._reply(self._queues.commit_stops, tuple(stop for _, stop in stops))
         return {index: _outcome(stop, reply) for (index, stop), reply in zip(stops, replies, strict=True)}
+
+    def _watch(self, plan: Plan) -> dict[int, Outcome]:
+        """Who shares GPUs with whom, all at once; by their places in the plan."""
+        watches = [(index, decision) for index, decision in enumerate(plan.decisions) if isinstance(decision, Watch)]
+        if not watches:
+            return {}
+        replies = self._reply(self._queues.commit_watches, tuple(watch for _, watch in watches))
+        return {index: _outcome(watch, reply) for (index, watch), reply in zip(watches, replies, strict=True)}
 
     def _reply(self, method: Any, request: object) -> Any:
         return _answers([method.remote(request)])[0]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from rayorch.actors.durable_tree import Stage
 from rayorch.core.cron import Moment
-from rayorch.core.decisions import Stop
+from rayorch.core.decisions import Stop, Watch
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import AttemptEnded, Event, Forgotten, HalfLifeSet, Reported
 from rayorch.core.reports import CheckpointCommitted, StepReported, WorkersStarted
@@ -58,6 +58,11 @@ def start(request: StartRequest, stage: Stage) -> tuple[Event, ...]:
 def stop(decision: Stop, stage: Stage) -> tuple[Event, ...]:
     """An attempt is to end."""
     return stage.tree.commit_stop(decision, stage.now_s)
+
+
+def watch(decision: Watch, stage: Stage) -> tuple[Event, ...]:
+    """Others share a GPU with an attempt now."""
+    return stage.tree.commit_watch(decision, stage.now_s)
 
 
 def ready(attempt: AttemptRef, stage: Stage) -> tuple[Event, ...]:

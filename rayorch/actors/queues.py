@@ -29,7 +29,7 @@ from rayorch.actors.waiting import Waiters
 from rayorch.config.calendar import check_schedule
 from rayorch.core.codec import FORMAT_VERSION
 from rayorch.core.cron import CronSpec, CronView
-from rayorch.core.decisions import Stop
+from rayorch.core.decisions import Stop, Watch
 from rayorch.core.errors import RayorchError, SpecError
 from rayorch.core.events import AttemptEnded, Event
 from rayorch.core.listing import Place, check_limit, page
@@ -323,6 +323,11 @@ class QueueShell:
         """Order attempts to end, each on its own, in this order; durable before anyone is told."""
         refs = [AttemptRef(stop.workload, stop.attempt) for stop in stops]
         return await self._commands([partial(parts.stop, stop) for stop in stops], refs)
+
+    @ray.method
+    async def commit_watches(self, watches: tuple[Watch, ...]) -> tuple[Reply, ...]:
+        """Note who shares GPUs with whom, each on its own."""
+        return await self._commands([partial(parts.watch, watch) for watch in watches])
 
     @ray.method
     async def commit_resize(self, request: ResizeRequest) -> Reply:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayorch.config.eviction import DefragmentSection, EvictionSection
+from rayorch.config.eviction import DefragmentSection, EvictionSection, PackingSection
 from rayorch.config.fields import Amounts, Countables, Duration, Items, Model, Name, Version, resources
 from rayorch.config.models import ModelsSection
 from rayorch.config.ordering import OrderingSection
@@ -119,6 +119,7 @@ class ClusterSpec(Model):
     placement: PlacementSection = PlacementSection()
     eviction: EvictionSection = EvictionSection()
     defragment: DefragmentSection = DefragmentSection()
+    packing: PackingSection = PackingSection()
     timing: Timing = Timing()
     preemption: bool | None = None
     even_growth: bool | None = None
@@ -215,6 +216,7 @@ class ClusterDocument(Model):
                 self.spec.reservations.to_knobs(),
                 self.spec.placement.to_core("spec.placement"),
                 self.spec.defragment.to_knobs(),
+                self.spec.packing.to_knobs(),
             ),
             self.spec.node_provider,
             None if kuberay is None else KubeRaySection(**kuberay.model_dump()),

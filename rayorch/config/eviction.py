@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rayorch.config.fields import Duration, Model, Patience
+from rayorch.core.pace import LEAST_S
 
 DURATIONS = frozenset(
     {
@@ -66,6 +67,22 @@ class DefragmentSection(Model):
         """By the field names of DefragmentKnobs."""
         given: dict[str, float | bool] = self.model_dump(exclude_none=True)
         return {f"{name}_s" if name in TIMES else name: value for name, value in given.items()}
+
+
+class PackingSection(Model):
+    """The knobs of `core.eviction.PackingKnobs`: what becomes of those that hinder each other on one GPU."""
+
+    unpack: bool | None = None
+    least_together: Annotated[float, Field(ge=0, le=2)] | None = None
+    measure: Annotated[Duration, Field(ge=LEAST_S)] | None = None
+    per_turn: Annotated[int, Field(ge=1, le=1000)] | None = None
+    cooldown: Duration | None = None
+    worth: Annotated[float, Field(ge=0, le=1000)] | None = None
+
+    def to_knobs(self) -> dict[str, float | bool]:
+        """By the field names of PackingKnobs."""
+        given: dict[str, float | bool] = self.model_dump(exclude_none=True)
+        return {f"{name}_s" if name in ("measure", "cooldown") else name: value for name, value in given.items()}
 
 
 TIMES = frozenset({"every", "window", "cooldown", "most_lost", "worth"})

@@ -56,8 +56,9 @@ class ProfileSettings:
     """A profile as text can say it: what differs from the `preset`.
 
     `policies`: by slot, the name of one of ours ("usage", "las:promoting_key") or an import string
-    ("module:function"). `knobs`, `ordering`, `models`, `eviction`, `defragment`: values by the field names of Profile,
-    OrderKnobs, ModelKnobs, EvictionKnobs and DefragmentKnobs. `placement` None, `name` empty: the preset's.
+    ("module:function"). `knobs`, `ordering`, `models`, `eviction`, `defragment`, `packing`: values by the field names
+    of Profile, OrderKnobs, ModelKnobs, EvictionKnobs, DefragmentKnobs and PackingKnobs. `placement` None, `name` empty:
+    the preset's.
     """
 
     name: str = ""
@@ -71,6 +72,7 @@ class ProfileSettings:
     reservations: Mapping[str, float] = field(default_factory=dict)
     placement: PlacementKnobs | None = None
     defragment: Mapping[str, Knob] = field(default_factory=dict)
+    packing: Mapping[str, Knob] = field(default_factory=dict)
 
 
 def load_profile(settings: ProfileSettings | None = None, field_path: str = "spec.policies") -> Profile:
@@ -93,7 +95,8 @@ def load_profile(settings: ProfileSettings | None = None, field_path: str = "spe
     reservations = replace(profile.reservations, **settings.reservations)
     defragment = replace(profile.defragment, **settings.defragment)  # type: ignore[arg-type]  # as above
     profile = replace(profile, ordering=ordering, models=models, eviction=eviction, defragment=defragment)
-    profile = replace(profile, backfill=backfill, reservations=reservations)
+    packing = replace(profile.packing, **settings.packing)  # type: ignore[arg-type]  # as above
+    profile = replace(profile, backfill=backfill, reservations=reservations, packing=packing)
     if settings.placement is not None:
         profile = replace(profile, placement=settings.placement)
     return replace(profile, **settings.knobs)  # type: ignore[arg-type]  # checked by the document

@@ -18,7 +18,8 @@ class StopCause(StrEnum):
     DRAINED = "drained"
     START_FAILED = "start_failed"
     LEASE_LAPSED = "lease_lapsed"
-    MOVED = "moved"  # to other seats, so that somebody else fits or less is stranded
+    MOVED = "moved"  # to other seats, so that somebody else fits, less is stranded or it has a GPU of its own
+    UNPACKED = "unpacked"  # from a GPU on which two hindered each other; it asks for a whole one from then on
     STALE = "stale"  # it was below its minimum for too long
     TIME_LIMIT = "time_limit"  # it has run as long as it may
 

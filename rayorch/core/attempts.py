@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from rayorch.core.events import AttemptEnded, AttemptReady, CancelRequested, Reported, Resized, Started, StopOrdered
+from rayorch.core import pace as pacing
+from rayorch.core.events import (
+    Accompanied,
+    AttemptEnded,
+    AttemptReady,
+    CancelRequested,
+    Reported,
+    Resized,
+    Started,
+    StopOrdered,
+)
 from rayorch.core.lifecycle import Move, next_state
 from rayorch.core.minimum import is_whole
 from rayorch.core.reports import CheckpointCommitted, DemandReported, StepReported
 from rayorch.core.retries import counted
 from rayorch.core.service import attained_gpu_s, run_s, saved_s
+from rayorch.core.sharing import with_gpus
 from rayorch.core.time_limits import counted_s
 from rayorch.core.types import (
+    UNIT,
     Checkpoint,
     Demand,
     Kind,
     Member,
     MemberPhase,
     NodeId,
+    Pace,
     QueueId,
     State,
     StopCause,
@@ -28,7 +41,7 @@ from rayorch.core.values import changed
 LOST_A_PART = (StopCause.NODE_LOST, StopCause.LEASE_LAPSED, StopCause.DRAINED)
 """Causes of an end after which some of the seats may still be there for the next attempt."""
 
-WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Reported
+WorkloadEvent = CancelRequested | Started | AttemptReady | Resized | StopOrdered | AttemptEnded | Accompanied | Reported
 
 
 _NEW = Workload(WorkloadSpec(WorkloadId(""), "", Kind.JOB, QueueId(""), ()), State.PENDING, 0.0)
@@ -59,6 +72,9 @@ def advance(workload: Workload, event: WorkloadEvent) -> Workload:
             )
         case AttemptEnded():
             return _ended(workload, event)
+        case Accompanied():
+            pace = pacing.opened(workload.pace, event.beside, event.ready, event.model, event.at_s)
+            return changed(workload, pace=pace)
         case Reported():
             return _reported(workload, event)
 
@@ -177,8 +193,12 @@ def _ended(workload: Workload, event: AttemptEnded) -> Workload:
         requeues=workload.requeues + (not over and event.cause is not None),
         ended_s=event.at_s if over else workload.ended_s,
     )
+    if workload.pace is not None:
+        ended = changed(ended, pace=pacing.ended(workload.pace))
     if over:
         return ended
+    if event.cause is StopCause.UNPACKED:
+        ended = changed(ended, spec=on_whole_gpus(workload.spec), asked=workload.asked or workload.spec)
     # What came after the last checkpoint is lost; the next attempt begins there.
     resumes_at = workload.checkpoint.step if workload.checkpoint is not None else 0
     return changed(
@@ -213,7 +233,7 @@ def _former(workload: Workload, cause: StopCause | None) -> tuple[Member, ...]:
 def _reported(workload: Workload, event: Reported) -> Workload:
     match event.report:
         case StepReported(step=step):
-            return changed(workload, step=max(workload.step, step))
+            return changed(workload, step=max(workload.step, step), pace=_paced(workload, step, event.at_s))
         case CheckpointCommitted(step=step, uri=uri, at_s=at_s):
             checkpoint = Checkpoint(step=step, uri=uri, committed_s=at_s, attempt=event.attempt)
             return changed(workload, checkpoint=checkpoint, step=max(workload.step, step))
@@ -222,6 +242,19 @@ def _reported(workload: Workload, event: Reported) -> Workload:
             return _with_low_since(changed(workload, demand=demand), event.at_s)
         case _:
             return workload
+
+
+def on_whole_gpus(spec: WorkloadSpec) -> WorkloadSpec:
+    """The same with a whole GPU for each member that asked for a part of one."""
+    roles = tuple(
+        changed(role, bundle=with_gpus(role.bundle, UNIT)) if 0 < role.bundle.gpu_units < UNIT else role
+        for role in spec.roles
+    )
+    return changed(spec, roles=roles)
+
+
+def _paced(workload: Workload, step: int, at_s: float) -> Pace | None:
+    return pacing.stepped(workload.pace, step, at_s) if workload.pace is not None else None
 
 
 def _with_low_since(workload: Workload, at_s: float) -> Workload:

@@ -19,6 +19,7 @@ STRENGTH = {
     StopCause.START_FAILED: 3,
     StopCause.MOVED: 0,
     StopCause.STALE: 0,
+    StopCause.UNPACKED: 0,
     StopCause.LEASE_LAPSED: 3,
     StopCause.NODE_LOST: 3,
 }

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from rayorch.core.capacity import GroupName
 from rayorch.core.cells import CellsView
+from rayorch.core.pace import Beside
 from rayorch.core.reservations import ReservationView
 from rayorch.core.snapshot import Versions
 from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
@@ -133,7 +134,21 @@ class Cordon:
     reason: str
 
 
-Decision = Start | Stop | Resize | Reserve | Scale | Cordon
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Note who shares a GPU with an attempt from now on, and whether all of them work: its pace is counted anew.
+
+    `model`: of the GPU.
+    """
+
+    workload: WorkloadId
+    attempt: int
+    beside: Beside
+    ready: bool
+    model: str
+
+
+Decision = Start | Stop | Resize | Reserve | Scale | Cordon | Watch
 
 
 class WaitReason(StrEnum):

@@ -23,7 +23,14 @@ from rayorch.core.types import Allocation, Kind, NodeId, NodeSpec, State, StopCa
 RUNNER_START_LIMIT_S = 180.0
 """A runner that has shown no sign of life this long after the start's deadline is given up."""
 
-SOFT = (StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.DRAINED, StopCause.TIME_LIMIT, StopCause.MOVED)
+SOFT = (
+    StopCause.PREEMPTED,
+    StopCause.RECLAIMED,
+    StopCause.DRAINED,
+    StopCause.TIME_LIMIT,
+    StopCause.MOVED,
+    StopCause.UNPACKED,
+)
 """Causes after which the attempt gets its grace: it is whole and can still commit a checkpoint."""
 
 

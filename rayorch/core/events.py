@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rayorch.core.cron import CronSpec
 from rayorch.core.lifecycle import Move
+from rayorch.core.pace import Beside
 from rayorch.core.reports import AttemptReport
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
@@ -185,6 +186,18 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Accompanied:
+    """These share a GPU with an attempt from now on; `ready`: all of them work. `model`: of the GPU."""
+
+    workload: WorkloadId
+    attempt: int
+    beside: Beside
+    ready: bool
+    model: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """These workloads ended long ago and are remembered no longer; their ids are free again."""
 
@@ -245,6 +258,7 @@ Event = (
     | Resized
     | StopOrdered
     | AttemptEnded
+    | Accompanied
     | Forgotten
     | Reported
     | NodeCordoned

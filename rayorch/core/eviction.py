@@ -59,6 +59,25 @@ class EvictionKnobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PackingKnobs:
+    """Whether two that share a GPU are watched, and what becomes of those that go badly together.
+
+    `unpack`: they are taken apart when they do less together than `least_together` times what one of them does alone,
+    or, while a GPU is idle, less than both would do alone, each time where that is worth more than what a stop loses.
+    `measure_s`: so long both were seen beside each other before that is told by their own reports. `per_turn`: so
+    many are taken apart at once. `cooldown_s`: how long an attempt has run before it goes to an idle GPU.
+    `worth`: how many times what a stop loses must be gained.
+    """
+
+    unpack: bool = False
+    least_together: float = 1.0
+    measure_s: float = 120.0
+    per_turn: int = 4
+    cooldown_s: float = 600.0
+    worth: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class DefragmentKnobs:
     """How much may be moved by a profile's `moves` policy so that less of what is free is stranded.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rayorch.core.log_histogram import LogHistogram, quantiles
+from rayorch.core.pace import PaceKey
 from rayorch.core.types import GPU, UNIT, Kind, QueueId, WorkloadSpec
 
 HALF_LIFE_S = 7 * 24 * 3600.0
@@ -141,6 +142,7 @@ class HistoryChanges:
     """What a reader's copy lacks; with `full`, all that there is.
 
     `further`: classes that the reader has, with their new samples alone. `gone`: the names of those that are forgotten.
+    `paces`: all of them, None where the reader knows them.
     """
 
     half_life_s: float = HALF_LIFE_S
@@ -149,15 +151,17 @@ class HistoryChanges:
     full: bool = False
     further: tuple[ServiceClass, ...] = ()
     gone: tuple[str, ...] = ()
+    paces: Mapping[PaceKey, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a plan may know of the past."""
+    """What a plan may know of the past. `paces`: how fast kinds of work go, alone and beside each other on one GPU."""
 
     half_life_s: float = HALF_LIFE_S
     accounts: Mapping[AccountKey, Account] = field(default_factory=dict)
     classes: Mapping[str, ServiceClass] = field(default_factory=dict)
+    paces: Mapping[PaceKey, float] = field(default_factory=dict)
 
     def changed(self, news: HistoryChanges) -> History:
         """With the news; the same object, or the same accounts or classes, where there are none.
@@ -176,9 +180,11 @@ class History:
             known = {**self.classes, **classes} if classes or news.gone else self.classes
             for name in news.gone:
                 known.pop(name, None)  # type: ignore[attr-defined]  # then it is our own
-        if accounts is self.accounts and known is self.classes and news.half_life_s == self.half_life_s:
+        paces = self.paces if news.paces is None or news.paces == self.paces else news.paces
+        same = accounts is self.accounts and known is self.classes and paces is self.paces
+        if same and news.half_life_s == self.half_life_s:
             return self
-        return History(news.half_life_s, accounts, known)
+        return History(news.half_life_s, accounts, known, paces)
 
 
 def finished_quantiles(

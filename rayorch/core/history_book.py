@@ -6,9 +6,11 @@ Part of the queue tree's state: it is written with the journal's snapshots and c
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import takewhile
 
+from rayorch.core import pace as pacing
 from rayorch.core.changes import ChangeLog
 from rayorch.core.history import (
     HALF_LIFE_S,
@@ -21,12 +23,15 @@ from rayorch.core.history import (
     ServiceClass,
     classes_of,
 )
-from rayorch.core.types import CPU, QueueId, Resources, Workload
+from rayorch.core.pace import PaceKey
+from rayorch.core.types import CPU, QueueId, Resources, Workload, WorkloadId
 
 MAX_CLASSES = 512
 """Classes kept; beyond that those that heard nothing for longest are forgotten, never one of all work of a kind."""
 MAX_ACCOUNTS = 20_000
 """Accounts kept; beyond that those that hold nothing and used least are forgotten."""
+MAX_PACES = 4096
+"""Paces of kinds, alone and beside each other; beyond that those that heard nothing for longest are forgotten."""
 SPARE = 0.1
 """What part is forgotten at a time, so that it need not be looked for at each event."""
 
@@ -45,6 +50,8 @@ class HistoryBook:
         self._changed_accounts: ChangeLog[AccountKey] = ChangeLog(version)
         self._changed_classes: ChangeLog[str] = ChangeLog(version)
         self._nothing = HistoryChanges(self._half_life_s)
+        self._paces: dict[PaceKey, float] = dict(history.paces) if history is not None else {}
+        self._paces_version = version
 
     @property
     def half_life_s(self) -> float:
@@ -57,6 +64,7 @@ class HistoryBook:
             self._half_life_s,
             {key: self._accounts[key] for key in sorted(self._accounts)},
             {name: self._classes[name] for name in sorted(self._classes)},
+            {key: self._paces[key] for key in sorted(self._paces)},
         )
 
     def changes_since(self, version: int, near: bool = False) -> HistoryChanges:
@@ -66,9 +74,10 @@ class HistoryBook:
         changed = self._changed_classes.since(version)
         if accounts is None or changed is None:
             everything = (tuple(self._accounts.values()), tuple(self._classes.values()))
-            return HistoryChanges(self._half_life_s, *everything, full=True)
+            return HistoryChanges(self._half_life_s, *everything, full=True, paces=dict(self._paces))
+        paces = dict(self._paces) if self._paces and version < self._paces_version else None
         if not accounts and not changed:
-            return self._no_news()
+            return self._no_news() if paces is None else HistoryChanges(self._half_life_s, paces=paces)
         whole: list[ServiceClass] = []
         further: list[ServiceClass] = []
         if near:
@@ -87,6 +96,7 @@ class HistoryBook:
             tuple(whole),
             further=tuple(further),
             gone=tuple([name for name in changed if name not in self._classes]),
+            paces=paces,
         )
 
     def _no_news(self) -> HistoryChanges:
@@ -136,6 +146,24 @@ class HistoryBook:
             self._changed_classes.touch(name, version)
         if len(self._classes) > MAX_CLASSES:
             self._drop_classes(version)
+
+    def paced(self, workload: Workload, others: Mapping[WorkloadId, Workload], version: int) -> None:
+        """A window of its pace closes: what it tells of its kind is remembered, the newest of it counting half."""
+        pace = workload.pace
+        if pace is None:
+            return
+        beside = {id: pacing.kind_of(o.spec.owner, o.spec.name) for id, _ in pace.beside if (o := others.get(id))}
+        kind = pacing.kind_of(workload.spec.owner, workload.spec.name)
+        found = pacing.learned(pace, kind, beside, self._paces)
+        if found is None:
+            return
+        key, value = found
+        known = self._paces.pop(key, value)  # the newest last
+        self._paces[key] = known + pacing.NEWEST * (value - known)
+        if len(self._paces) > MAX_PACES:
+            for old in list(self._paces)[: int(MAX_PACES * SPARE)]:
+                del self._paces[old]
+        self._paces_version = version
 
     def _send_whole(self, name: str, version: int) -> None:
         """A class whose long past has aged: a reader can't tell which of its new samples came before that."""

@@ -39,6 +39,7 @@ from rayorch.core.planning.set_aside import reservation_full, set_aside, spares_
 from rayorch.core.planning.single_file import Filed, single_file
 from rayorch.core.planning.stale import retire
 from rayorch.core.planning.standstill import again, standing, still, told
+from rayorch.core.planning.unpack import unpack
 from rayorch.core.planning.upgrade import keep_promises, upgrade
 from rayorch.core.planning.waiting import Estimates, Positions, Verdict
 from rayorch.core.planning.waits import (
@@ -133,6 +134,7 @@ def _seated(draft: Draft) -> Draft:
     lend(draft, walk)  # and what is idle until nobody knows when, to those whom the heads may evict
     retire(draft)  # 6 at last: who has lacked a part of its minimum for too long
     adapt(draft)  # 7: surplus members, where nobody who waits could use the room
+    unpack(draft)  # those apart that hinder each other on one GPU
     upgrade(draft)  # and better GPU models
     defragment(draft)  # and whole nodes
     move(draft)  # and whatever else is less stranded
@@ -337,6 +339,7 @@ def _arbitrate(draft: Draft, capacity: Scale) -> Plan:
         *draft.starts.values(),
         *grows,
         *reserves,
+        *draft.watches,
         capacity,
     ]
     facts = draft.facts

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rayorch.core.decisions import GangDemand
 from rayorch.core.eviction import DefragmentKnobs as DefragmentKnobs
 from rayorch.core.eviction import EvictionKnobs as EvictionKnobs
+from rayorch.core.eviction import PackingKnobs as PackingKnobs
 from rayorch.core.marks import marked
 from rayorch.core.model_choice import ModelKnobs as ModelKnobs
 from rayorch.core.moves import MovesView as MovesView
@@ -124,6 +125,7 @@ class Profile:
     `defragment` lets it.
     `ordering`: the knobs of the order policies. `placement`: those of the score policies.
     `eviction`: those of stage 6. `models`: of which GPU model.
+    `packing`: of those that share a GPU.
     `backfill`: who may use nodes that are held for others later on. `reservations`: when these begin to hold nodes.
     `repair_hold_s`: how long a gang that lost nodes goes before new work, and its other seats are kept for it.
     `even_growth`: elastic gangs of equal priority grow step by step, who has least of its minimum first; else the
@@ -158,6 +160,7 @@ class Profile:
     preemption: bool = True
     eviction: EvictionKnobs = EvictionKnobs()
     defragment: DefragmentKnobs = DefragmentKnobs()
+    packing: PackingKnobs = PackingKnobs()
     models: ModelKnobs = ModelKnobs()
     even_growth: bool = False
     backfill: BackfillKnobs = BackfillKnobs()

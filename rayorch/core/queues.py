@@ -26,11 +26,12 @@ from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_open, check_start, is_news, stronger
 from rayorch.core.deadlines import Deadlines
-from rayorch.core.decisions import Resize, Start, Stop
+from rayorch.core.decisions import Resize, Start, Stop, Watch
 from rayorch.core.dependencies import Dependents
 from rayorch.core.door import Door
 from rayorch.core.errors import AdmissionError, StalePlanError, TransitionError
 from rayorch.core.events import (
+    Accompanied,
     AttemptEnded,
     AttemptReady,
     CancelRequested,
@@ -217,7 +218,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         check_own(spec) if alike else check_workload(spec)
         known = self.find(spec.id)
         if known is not None:
-            if known.spec == spec:
+            if (known.asked or known.spec) == spec:
                 return ()
             raise AdmissionError("id", f"another workload with the id {spec.id!r} exists, or ended not long ago")
         self._books.check_entry(spec)
@@ -363,6 +364,14 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
             return (StopOrdered(workload.id, ended.attempt, order, ended.at_s), ended)
         return (ended,)
 
+    def commit_watch(self, watch: Watch, now_s: float) -> tuple[Event, ...]:
+        """Note who shares a GPU with an attempt. StalePlanError when that attempt is not the current one."""
+        workload = self._current(self._known(watch.workload), watch.attempt)
+        known = workload.pace
+        if known is not None and (known.beside, known.ready, known.model) == (watch.beside, watch.ready, watch.model):
+            return ()
+        return (Accompanied(workload.id, watch.attempt, watch.beside, watch.ready, watch.model, now_s),)
+
     # ------------------------------------------------------------ attempts
 
     def report(self, id: WorkloadId, attempt: int, report: AttemptReport, now_s: float) -> tuple[Event, ...]:
@@ -433,7 +442,10 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
     def _advance(self, event: WorkloadEvent) -> None:
         if isinstance(event, CancelRequested) and self._cancels_entries(event):
             return
-        workload = advance(self._workloads.get(event.workload) or self._list(event.workload, event.at_s), event)
+        before = self._workloads.get(event.workload) or self._list(event.workload, event.at_s)
+        if before.pace is not None and isinstance(event, Accompanied | AttemptEnded):
+            self._history.paced(before, self._workloads, self._version + 1)
+        workload = advance(before, event)
         self._put(workload, event.at_s)
         if workload.state is State.SUCCEEDED:
             self._history.succeeded(workload, event.at_s, self._version + 1)

@@ -24,6 +24,7 @@ from rayorch.core.gang_shape import choices
 from rayorch.core.ids import NodeId as NodeId
 from rayorch.core.ids import QueueId as QueueId
 from rayorch.core.ids import WorkloadId as WorkloadId
+from rayorch.core.pace import Pace as Pace
 from rayorch.core.queue_spec import Budget as Budget
 from rayorch.core.queue_spec import CellShare as CellShare
 from rayorch.core.queue_spec import QueueMode as QueueMode
@@ -82,7 +83,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """What a user asked for; never changes after admission.
+    """What a user asked for; it changes after admission only where work is unpacked (`Workload.asked`).
 
     `priority`: larger goes first. `grace_s`: how long a stop waits for a checkpoint before it is forced.
     `accelerators`: models that will do, in order of preference (Ray's names: "H100"); all GPUs of a gang are of one
@@ -463,6 +464,8 @@ class Workload:
     `last_cause`, `last_started_s`: why the last attempt was ended by us and when it had begun. `former`: its seats,
     where it ended because a node was lost, drained or silent, or those that it was moved to: what is there is taken.
     `cell`: the level of its queue's cells in which the current attempt lies, empty: outside of them.
+    `pace`: how fast it goes beside others on a GPU, where that is watched. `asked`: what was submitted, where `spec` is
+    another: it asked for a part of a GPU, and for a whole one since it was unpacked.
     `outlasted_s`: the most seconds of work that an attempt had come to, saved or lost, when it ended unfinished: the
     whole takes longer than that.
     """
@@ -510,6 +513,8 @@ class Workload:
     former: tuple[Member, ...] = ()
     cell: str = ""
     outlasted_s: float = 0.0
+    pace: Pace | None = None
+    asked: WorkloadSpec | None = None
 
     @property
     def id(self) -> WorkloadId:

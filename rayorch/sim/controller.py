@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from rayorch.core.allocations import gang_of
 from rayorch.core.cluster import Outcome
 from rayorch.core.copies import Copies
-from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop
+from rayorch.core.decisions import Cordon, Decision, Plan, Reserve, Resize, Scale, Start, Stop, Watch
 from rayorch.core.errors import ClusterError, RayorchError, StalePlanError
 from rayorch.core.events import Event, NodeCordoned
 from rayorch.core.policy import Profile
@@ -178,6 +178,8 @@ class SimController:
                     self._record("commit_stop", lambda: cluster.tree.commit_stop(decision, cluster.now_s))
                 case Resize():
                     self._resize(decision)
+                case Watch():
+                    self._record("commit_watch", lambda: cluster.tree.commit_watch(decision, cluster.now_s))
                 case Cordon():
                     self._record(
                         "cordon", lambda: cluster.tree.cordon(decision.node, decision.reason, None, cluster.now_s)

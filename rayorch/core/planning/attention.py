@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from rayorch.core.attempts import LOST_A_PART
 from rayorch.core.policy import Profile
+from rayorch.core.sharing import GPU_DEVICES
 from rayorch.core.time_limits import limit_at_s
-from rayorch.core.types import Allocation, Kind, NodeHealth, NodeSpec, QueueMode, QueueSpec, State, Workload
+from rayorch.core.types import UNIT, Allocation, Kind, NodeHealth, NodeSpec, QueueMode, QueueSpec, State, Workload
 
 
 def is_special(workload: Workload) -> bool:
@@ -48,6 +49,13 @@ def may_ask(workload: Workload) -> bool:
 def may_grow(workload: Workload) -> bool:
     """Whether a workload that runs may ever take surplus seats."""
     return workload.state is State.RUNNING and workload.spec.resizable and workload.spec.kind is not Kind.SERVE
+
+
+def has_parts(allocation: Allocation) -> bool:
+    """Whether its pace could depend on others, or says how fast its kind goes alone: parts of GPUs, or one GPU."""
+    members = allocation.members
+    parts = any(m.bundle.gpu_units % UNIT or m.bundle.units(GPU_DEVICES) for m in members)
+    return parts or (len(members) == 1 and members[0].bundle.gpu_units == UNIT)
 
 
 def quiet_until_s(workload: Workload, allocation: Allocation, profile: Profile) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait
+from rayorch.core.decisions import Cordon, Reserve, Start, Stop, Wait, Watch
 from rayorch.core.placement import PlacementView, ScoreBasis, score_basis
 from rayorch.core.planning.channels import Taken, give, in_use
 from rayorch.core.planning.charges import charge_quota, narrowed, refund_quota
@@ -92,7 +92,7 @@ class Draft:
     of a queue; `until`: when it should start on them, where that is known; `heads`: the queues that have such a head.
     `protected`: whom no eviction may touch, and why; `fences`: those
     around a queue.
-    `moved`: the seats that stopped workloads get elsewhere;
+    `moved`: the seats that stopped workloads get elsewhere; `watches`: what is noted of those that share GPUs;
     `movable`: what could be moved so. `order_view`: see `view`.
     `unplaced`: shapes within their quota that found no room, for whom, and whether for others behind it too.
     `expected`: the seats of those that were promised some on nodes that are on their way, by `Claim.place`. `gated`:
@@ -130,6 +130,7 @@ class Draft:
     added: dict[WorkloadId, list[Member]] = field(default_factory=dict)
     reserves: list[Reserve] = field(default_factory=list)
     moved: list[Reserve] = field(default_factory=list)
+    watches: list[Watch] = field(default_factory=list)
     movable: tuple[Move, ...] | None = None
     order_view: OrderView | None = None
     cordons: list[Cordon] = field(default_factory=list)

@@ -39,7 +39,8 @@ class Facts:
     `strictness`: what each queue says of its order (see `QueueSpec.strict`). `live_in`: the live attempts that hold
     seats, by queue. Of these, by id: `uneasy`, whom stage 2 could have something to say about; `asking`, who may ask
     for more seats; `growing`, who may take surplus ones. `joint`: all, waiting ones too, that are parts of joint gangs.
-    `saved`: live attempts of workloads with a checkpoint. `placement`: what scores may look at beside a node.
+    `saved`: live attempts of workloads with a checkpoint. `sharing`: those whose pace matters, where the profile
+    looks at it. `placement`: what scores may look at beside a node.
     `lowest_priority`: of all live attempts that may be evicted as far as they themselves say, 2**63 without any.
     """
 
@@ -67,6 +68,7 @@ class Facts:
     growing: Sequence[WorkloadId]
     joint: Sequence[WorkloadId]
     saved: Collection[WorkloadId]
+    sharing: Sequence[WorkloadId]
     placement: PlacementView
     lowest_priority: int
     _live: list[tuple[Workload, Allocation]] = field(default_factory=list, repr=False, compare=False)

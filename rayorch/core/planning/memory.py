@@ -25,6 +25,7 @@ from rayorch.core.placement import PlacementView, TaskClass, capacity_by_model, 
 from rayorch.core.planning.arrivals import Standing, standings
 from rayorch.core.planning.attention import (
     disturbs,
+    has_parts,
     is_breaking,
     is_special,
     may_ask,
@@ -125,6 +126,7 @@ class Memory(SeatMemory):
         self._saved: set[WorkloadId] = set()
         self._broken: set[WorkloadId] = set()
         self._joint: set[WorkloadId] = set()
+        self._sharing: set[WorkloadId] = set()
 
     def _limits_users(self, queue: QueueId) -> bool:
         return self.quota.limits_users(queue)
@@ -167,7 +169,7 @@ class Memory(SeatMemory):
         return (
             snapshot.capacity.fixed
             and not self.has_cells
-            and not (self._uneasy or self._asking or self._growing or self._joint or self._saved)
+            and not (self._uneasy or self._asking or self._growing or self._joint or self._saved or self._sharing)
             and not (self._leaving or self._yielded or self._broken or snapshot.reservations)
             and not (profile.eviction.whole_node_worth_s or moves_somebody(profile.moves))
         )
@@ -340,6 +342,7 @@ class Memory(SeatMemory):
         self._saved.discard(id)
         self._broken.discard(id)
         self._joint.discard(id)
+        self._sharing.discard(id)
 
     def _count_priority(self, workload: Workload, more: int) -> None:
         spec, counts = workload.spec, self._priorities
@@ -359,6 +362,8 @@ class Memory(SeatMemory):
         self._live_in.setdefault(queue, {})[id] = workload
         self._count_priority(workload, 1)
         self._quiet.keep(id, quiet_until_s(workload, allocation, profile))
+        if profile.packing.unpack and has_parts(allocation):
+            self._sharing.add(id)
         gone = leaving_of(workload, allocation)
         if gone is not None:
             self._leaving.setdefault(id, []).append(gone)
@@ -405,6 +410,7 @@ class Memory(SeatMemory):
             asking=sorted(self._asking),
             growing=sorted(self._growing),
             saved=self._saved,
+            sharing=sorted(self._sharing),
             lowest_priority=min(self._priorities, default=2**63) if profile.preemption else 2**63,
             placement=placement,
             standings=groups,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rayorch.core.decisions import Decision
+from rayorch.core.decisions import Decision, Watch
 from rayorch.core.endings import SOFT
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.events import Forgotten
@@ -28,6 +28,10 @@ from rayorch.sim.trace.wakes import Wakes
 
 FORGOTTEN_AT_ONCE = 1_000
 """Ended jobs are forgotten in heaps of so many: nobody asks for them any more."""
+STEPS_A_SECOND = 10
+"""Of work that does not say how many steps it has, when it is alone."""
+FIRST_REPORT_S = 1.0
+"""After others have come beside it, or gone: from then on its pace can be told."""
 STOPPED_CODE = 143
 CRASH_CODE = 1
 
@@ -128,7 +132,7 @@ class Attempts:
             if job.job.steps is not None:
                 cluster.report(job.id, job.attempt, StepReported(int(job.job.steps * whole), now_s))
             at_s = min(now_s, workload.ready_s + saved_s / job.rate)
-            step = int((job.job.steps or 1_000_000) * whole)
+            step = int(self._steps(job) * whole)
             cluster.report(job.id, job.attempt, CheckpointCommitted(step, "sim://", at_s))
         job.saved_s = saved_s
 
@@ -259,6 +263,44 @@ class Attempts:
         job.broken = job.broken or not announced
         self._moments.put(now_s + takes_s, Moment.STOPPED, job.id, job.stamp)
         self._diary.write(f"{now_s!r} stop {job.id} {order.cause.value}\n")
+
+    def watched(self, watch: Watch) -> None:
+        """Witness: it says how far it has come, and again when its pace among these can be told."""
+        job = self.jobs.get(watch.workload)
+        if job is not None and job.attempt == watch.attempt:
+            self._report(job)
+            job.watched += 1
+            job.report_s = 0.0
+            self._moments.put(self._cluster.now_s + FIRST_REPORT_S, Moment.REPORT, job.id, job.watched)
+
+    def reports(self, id: WorkloadId, number: int) -> None:
+        """It says how far it has come, unless others are beside it by now."""
+        job = self.jobs.get(id)
+        if job is None or job.watched != number or not job.attempt:
+            return
+        self._report(job)
+        job.report_s = 2.0 * job.report_s or self._cluster.profile.packing.measure_s
+        self._moments.put(self._cluster.now_s + job.report_s, Moment.REPORT, id, number)
+
+    def _report(self, job: RunningJob) -> None:
+        """Its steps, and the checkpoint that it has by now."""
+        now_s, cluster = self._cluster.now_s, self._cluster
+        if job.since_s is None or job.broken or job.work_s <= 0:
+            return
+        job.count(now_s)
+        steps = self._steps(job) / job.work_s
+        cluster.report(job.id, job.attempt, StepReported(int(steps * (job.done_s + job.worked_s)), now_s))
+        saved_s = job.cost.saved_s(job.worked_s, False, self._drawn.mtbf_s(job.job))
+        if saved_s > 0:
+            at_s = now_s - (job.worked_s - saved_s) / job.rate
+            checkpoint = CheckpointCommitted(int(steps * (job.done_s + saved_s)), "sim://", at_s)
+            cluster.report(job.id, job.attempt, checkpoint)
+
+    def _steps(self, job: RunningJob) -> int:
+        """How many steps its work has; where pace is watched, a kind's are all of one length."""
+        if job.job.steps is not None:
+            return job.job.steps
+        return max(1, round(STEPS_A_SECOND * job.work_s)) if self._cluster.profile.packing.unpack else 1_000_000
 
     def refused(self, decision: Decision, reason: str) -> None:
         """Witness: the facts had changed since."""

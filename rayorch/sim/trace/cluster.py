@@ -15,7 +15,7 @@ from rayorch.core.allocations import Allocations, gang_of
 from rayorch.core.asked import AskedClass
 from rayorch.core.capacity import Capacity
 from rayorch.core.cluster import Outcome
-from rayorch.core.decisions import Cordon, Decision, Plan, Resize, Scale, Start, Stop
+from rayorch.core.decisions import Cordon, Decision, Plan, Resize, Scale, Start, Stop, Watch
 from rayorch.core.endings import Facts, ending
 from rayorch.core.errors import RayorchError
 from rayorch.core.events import AttemptEnded, Event
@@ -71,6 +71,10 @@ class Witness(Protocol):
 
     def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
         """An attempt is to end."""
+        ...
+
+    def watched(self, watch: Watch) -> None:
+        """Others are beside an attempt on its GPU than before; its pace is about to be counted anew."""
         ...
 
     def refused(self, decision: Decision, reason: str) -> None:
@@ -199,6 +203,9 @@ class TraceCluster:
                     self._resize(first)
                 case Scale() if self.supplies is not None:
                     return [self._scale(first, self.supplies)]
+                case Watch():
+                    self.witness.watched(first)
+                    self.record(self.tree.commit_watch(first, self.now_s))
                 case Cordon():
                     self.record(self.tree.cordon(first.node, first.reason, None, self.now_s))
                     self.inventory.set_cordons(self.tree.cordons)
@@ -395,6 +402,9 @@ class Silent:
         """See Witness."""
 
     def told_to_stop(self, workload: Workload, order: StopOrder) -> None:
+        """See Witness."""
+
+    def watched(self, watch: Watch) -> None:
         """See Witness."""
 
     def refused(self, decision: Decision, reason: str) -> None:

@@ -23,6 +23,7 @@ class Moment(IntEnum):
     WAKE = 6  # nothing happens, but the plan may be another one now
     JOIN = 7  # a node that was ordered is there
     DEMAND = 8  # an application has another demand
+    REPORT = 9  # a job whose pace is watched says how far it has come
 
 
 NOBODY = WorkloadId("")

@@ -19,7 +19,8 @@ class RunningJob:
     it does not work; `rate`: work done in a second; `speed`: of that, what its seats make of it. `stamp` tells events
     that were scheduled for it from those that hold no more. `broken`: what it ran on is gone, or nothing of it can be
     saved. `saved_s`: what of the work of the attempt that ends is saved. `restarting`: it does not
-    work yet. `resizes`: how often its seats have changed while an attempt ran.
+    work yet. `resizes`: how often its seats have changed while an attempt ran. `watched`: how
+    often who shares its GPU has been noted, since when it reports after `report_s`, longer each time.
     """
 
     job: TraceJob
@@ -47,6 +48,8 @@ class RunningJob:
     lost_gpu_s: float = 0.0
     state: State = State.PENDING
     resizes: int = 0
+    watched: int = 0
+    report_s: float = 0.0
 
     @property
     def id(self) -> WorkloadId:

@@ -206,6 +206,8 @@ class _Loop:
         jobs, moments = self._trace.jobs, self._moments
         while (event := moments.due(now_s)) is not None:
             match event.kind:
+                case Moment.REPORT:
+                    self._attempts.reports(event.id, event.stamp)
                 case Moment.END | Moment.READY | Moment.STOPPED:
                     job = self._attempts.jobs.get(event.id)
                     if job is not None and job.stamp == event.stamp:

@@ -68,6 +68,9 @@ class Wakes:
         """Until it has run for a while nobody may evict it; later its rank may fall, and it may grow."""
         if workload.spec.resizable:
             self.at(self._cluster.now_s + self._profile.grow_cooldown_s)
+        if self._profile.packing.unpack:
+            self.now()  # who shares a GPU with it is noted
+            self.at(self._cluster.now_s + self._profile.packing.cooldown_s)
         if not self._profile.preemption or workload.started_s is None:
             return
         if moves_somebody(self._profile.moves):
