@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from rayorch.core.decisions import Start
+from rayorch.core.decisions import Resize, Start, Watch
 from rayorch.core.dependencies import waits_text
 from rayorch.core.errors import StalePlanError
+from rayorch.core.events import Accompanied, Resized
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
 from rayorch.core.types import Member, NodeId, State, StopCause, StopOrder, Workload
 
@@ -53,6 +54,27 @@ def check_open(members: Iterable[Member], cordons: Container[NodeId]) -> None:
     for member in members:
         if member.node in cordons:
             raise StalePlanError(f"node {member.node} is cordoned: no new seat on it")
+
+
+def resized(resize: Resize, placement: tuple[Member, ...], now_s: float) -> Resized:
+    """The event of a change of seats to these."""
+    return Resized(
+        workload=resize.workload,
+        attempt=resize.attempt,
+        members=placement,
+        release_by_s=resize.release_by_s,
+        beneficiary=resize.beneficiary,
+        reason=resize.reason,
+        at_s=now_s,
+    )
+
+
+def watched(workload: Workload, watch: Watch, now_s: float) -> tuple[Accompanied, ...]:
+    """What is to be noted of those who share a GPU with an attempt; nothing where it is known."""
+    known = workload.pace
+    if known is not None and (known.beside, known.ready, known.model) == (watch.beside, watch.ready, watch.model):
+        return ()
+    return (Accompanied(workload.id, watch.attempt, watch.beside, watch.ready, watch.model, now_s),)
 
 
 def is_news(workload: Workload, report: AttemptReport) -> bool:

@@ -24,7 +24,7 @@ from rayorch.core.calendar_tree import CalendarTree
 from rayorch.core.cell_checks import check_cells
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import STRENGTH as STRENGTH
-from rayorch.core.commits import check_open, check_start, is_news, stronger
+from rayorch.core.commits import check_open, check_start, is_news, resized, stronger, watched
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop, Watch
 from rayorch.core.dependencies import Dependents
@@ -49,7 +49,6 @@ from rayorch.core.events import (
     Reported,
     ReservationDeleted,
     ReservationSet,
-    Resized,
     Started,
     StopOrdered,
     Submitted,
@@ -333,17 +332,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         check_open(resize.add, self._cordons)
         added = charge_of(placement) - charge_of(workload.placement)
         self._books.check_start(workload, added.floor_zero(), 0, now_s)
-        return (
-            Resized(
-                workload=workload.id,
-                attempt=resize.attempt,
-                members=placement,
-                release_by_s=resize.release_by_s,
-                beneficiary=resize.beneficiary,
-                reason=resize.reason,
-                at_s=now_s,
-            ),
-        )
+        return (resized(resize, placement, now_s),)
 
     def ready(self, id: WorkloadId, attempt: int, now_s: float) -> tuple[Event, ...]:
         """The attempt's work has begun."""
@@ -366,11 +355,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
 
     def commit_watch(self, watch: Watch, now_s: float) -> tuple[Event, ...]:
         """Note who shares a GPU with an attempt. StalePlanError when that attempt is not the current one."""
-        workload = self._current(self._known(watch.workload), watch.attempt)
-        known = workload.pace
-        if known is not None and (known.beside, known.ready, known.model) == (watch.beside, watch.ready, watch.model):
-            return ()
-        return (Accompanied(workload.id, watch.attempt, watch.beside, watch.ready, watch.model, now_s),)
+        return watched(self._current(self._known(watch.workload), watch.attempt), watch, now_s)
 
     # ------------------------------------------------------------ attempts
 

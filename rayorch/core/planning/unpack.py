@@ -25,7 +25,7 @@ from rayorch.core.planning.adapt import coveted
 from rayorch.core.planning.cells import keeping, stays_put
 from rayorch.core.planning.charges import fits_quota, refund_quota
 from rayorch.core.planning.claims import Claim, next_start
-from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.draft import Books, Draft
 from rayorch.core.planning.rights import comes_back, settling
 from rayorch.core.planning.waits import hopeless
 from rayorch.core.service import run_s
@@ -236,28 +236,28 @@ def _move(draft: Draft, pair: _Pair, workload: Workload, gain_s: float) -> bool:
 
 def _idle_gpu(draft: Draft, claim: Claim, workload: Workload) -> NodeId | None:
     """The first node, its own before others, on which its part would come to lie on an idle GPU of the same model."""
-    facts = draft.facts
-    own = facts.held[workload.id].members[0].node
+    facts, (member,) = draft.facts, draft.facts.held[workload.id].members
+    after = Books(draft.soon.room.copy(), draft.soon.quota)
+    after.room.give(member.node, member.bundle, member.devices)
     models = facts.topology.models
     shut = frozenset(draft.closed) | coveted(draft) | keeping(draft, claim)
-    for node in sorted(facts.topology.nodes, key=lambda node: (node != own, node)):
-        if node in shut or models.get(node, "") != models.get(own, ""):
-            continue
-        if all(_lands_alone(draft, claim, node, number) for number in range(len(draft.both))):
+    for node in sorted(facts.topology.nodes, key=lambda node: (node != member.node, node)):
+        same = models.get(node, "") == models.get(member.node, "")
+        if same and node not in shut and _lands_alone(draft, claim, node, after):
             return node
     return None
 
 
-def _lands_alone(draft: Draft, claim: Claim, node: NodeId, number: int) -> bool:
-    """Whether the GPU that it would get there, by one of both books, is idle."""
-    books, bundle = draft.both[number], claim.asks[0].bundle
-    if not books.room.fits(node, bundle):
+def _lands_alone(draft: Draft, claim: Claim, node: NodeId, after: Books) -> bool:
+    """Whether the GPU that it would get there is idle: now, and when it has left its own. `after`: that."""
+    bundle, slot, now = claim.asks[0].bundle, after.room.slot(node), draft.now.room.slot(node)
+    if not any(free >= UNIT for free in now.devices):
         return False
-    slot = books.room.slot(node)
-    if not any(free >= UNIT for free in slot.devices):
+    if not after.room.fits(node, bundle) or not draft.now.room.fits(node, bundle):
         return False
-    devices = draft.wished(claim, bundle, node, books) or slot.choose(bundle)
-    return all(slot.devices[slot.layout.places[device]] >= UNIT for device in devices)
+    devices = draft.wished(claim, bundle, node, after) or slot.choose(bundle)
+    places = [slot.layout.places[device] for device in devices]
+    return all(free.devices[place] >= UNIT for free in (slot, now) for place in places)
 
 
 def _stop(draft: Draft, workload: Workload, order: StopOrder) -> None:

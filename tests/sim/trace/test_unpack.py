@@ -8,16 +8,14 @@ import pytest
 
 from rayorch.core.eviction import PackingKnobs
 from rayorch.core.policy import Profile
-from rayorch.core.types import Resources
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.place import apart
 from rayorch.sim.models import Colocation, RestartCost, RestartModel, SimModels
-from rayorch.sim.trace.cluster import TraceCluster
-from rayorch.sim.trace.model import Ask, TraceJob
+from rayorch.sim.trace.model import TraceJob
 from rayorch.sim.trace.outcome import JobRecord
 from rayorch.sim.trace.run import run
 from tests.sim.trace.test_beside import _exact
-from tests.sim.trace.worlds import job, nodes, trace
+from tests.sim.trace.worlds import job, trace
 
 BAD = Colocation({("x", "y"): 0.3, ("y", "x"): 0.3, ("x", "x"): 0.9, ("y", "y"): 0.9})
 MODELS = SimModels(colocation=BAD, restart=RestartModel(default=RestartCost(10.0)))
