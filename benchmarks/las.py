@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 
 from benchmarks.harness import arguments, report, say
 from benchmarks.played.traces import data_folder, nodes, shares, slice_of
-from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.history import LongPast, Sample
 from rayorch.core.log_histogram import quantiles
 from rayorch.core.ordering import OrderKnobs
@@ -42,7 +41,7 @@ LARGE = (80_247, 2_000)
 SLICES = ((80_500, 800), (81_300, 947), (79_700, 800), (78_900, 800), (78_100, 800))
 """(first job, number) of the trace in order of time. Only the last days have gangs of 64 and more: nine in all."""
 
-LAS: Profile = replace(DEFAULT, name="las", order=las.key, eviction=EvictionKnobs(by_order=True))
+LAS: Profile = replace(DEFAULT, name="las", order=las.key, eviction=replace(DEFAULT.eviction, by_order=True))
 FIFO: Profile = replace(DEFAULT, name="fifo", order=fifo.key, ordering=OrderKnobs(strict_fifo=True))
 FJF: Profile = replace(DEFAULT, name="fjf", order=fifo.key, backfill=BackfillKnobs(hold=False))
 RESERVED: Profile = replace(DEFAULT, name="reservation", backfill=BackfillKnobs(heads=0))

@@ -35,12 +35,13 @@ def test_every_knob_of_eviction_can_be_set_in_the_cluster_document() -> None:
         "staleGrace": "never",
         "byOrder": True,
         "byPlace": True,
+        "surplusYields": True,
         "orderWorth": "1h",
     }
     made = _document("Cluster", {"eviction": spec})
     assert isinstance(made, ClusterDocument)
     numbers = (60.0, 10.0, True, False, 300.0, 120.0, 30.0, 3600.0, 3, 1.5, -1, -1.0)
-    expected = EvictionKnobs((), *numbers, by_order=True, order_worth_s=3600.0, by_place=True)
+    expected = EvictionKnobs((), *numbers, by_order=True, order_worth_s=3600.0, by_place=True, surplus_yields=True)
     assert made.to_core().load_profile().eviction == expected
 
 

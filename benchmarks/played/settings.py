@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.las import FIFO, FJF, LAS
-from rayorch.core.eviction import Action, EvictionKnobs
+from rayorch.core.eviction import Action
 from rayorch.core.model_choice import ModelKnobs
 from rayorch.core.ordering import OrderKnobs
 from rayorch.core.policy import BackfillKnobs, OrderPolicy, Profile, QueueOrderPolicy
@@ -90,8 +90,9 @@ def _backfill(name: str, knobs: BackfillKnobs) -> Setting:
     return Setting(name, "backfill", replace(DEFAULT, backfill=knobs))
 
 
-def _eviction(name: str, knobs: EvictionKnobs) -> Setting:
-    return Setting(name, "eviction", replace(DEFAULT, eviction=knobs))
+def _eviction(name: str, **knobs: bool | float | tuple[Action, ...]) -> Setting:
+    changed = replace(DEFAULT.eviction, **knobs)  # type: ignore[arg-type]  # by the names of its fields
+    return Setting(name, "eviction", replace(DEFAULT, eviction=changed))
 
 
 def _models(name: str, knobs: ModelKnobs) -> Setting:
@@ -136,24 +137,25 @@ SETTINGS: tuple[Setting, ...] = (
     _place(fragmentation),
     _place(at_random),
     Setting("nobody is evicted", "eviction", replace(DEFAULT, preemption=False)),
-    _eviction("no consolidation", EvictionKnobs(consolidate=False)),
-    _eviction("nodes emptied, worth 60 s", EvictionKnobs(whole_node_worth_s=60.0)),
-    _eviction("exempt 10 min", EvictionKnobs(exempt_s=600.0)),
-    _eviction("by passes", EvictionKnobs(passes=tuple(Action))),
-    _eviction("lost work alike at any priority", EvictionKnobs(priority_doubles=0.0)),
+    _eviction("no consolidation", consolidate=False),
+    _eviction("nodes emptied, worth 60 s", whole_node_worth_s=60.0),
+    _eviction("exempt 10 min", exempt_s=600.0),
+    _eviction("by passes", passes=tuple(Action)),
+    _eviction("lost work alike at any priority", priority_doubles=0.0),
     Setting("victims: newest", "victims", replace(DEFAULT, victims=newest_first)),
     Setting("victims: fewest GPUs", "victims", replace(DEFAULT, victims=fewest_gpus_first)),
     _models("models by score", ModelKnobs(by_score=True)),
     _models("next model before eviction is off", ModelKnobs(evict_before_next=True)),
     _models("moved to better models", ModelKnobs(upgrade=True)),
     _growth("the oldest grows first", even_growth=False),
+    Setting("surplus stays", "growth", replace(DEFAULT, eviction=replace(DEFAULT.eviction, surplus_yields=False))),
     _growth("growth at most every 10 min", grow_cooldown_s=600.0),
     Setting("nobody grows", "growth", replace(DEFAULT, train_size=least_size)),
     Setting("las, by order", "by order", LAS),
     Setting(
         "las, by order, exempt 10 min",
         "by order",
-        replace(LAS, eviction=EvictionKnobs(by_order=True, exempt_s=600.0)),
+        replace(LAS, eviction=replace(LAS.eviction, exempt_s=600.0)),
     ),
     Setting(
         "las with promotion, by order",

@@ -38,6 +38,7 @@ class EvictionSection(Model):
     by_order: bool | None = None
     order_worth: Duration | None = None
     by_place: bool | None = None
+    surplus_yields: bool | None = None
     saturation: Annotated[float, Field(ge=1, le=1000)] | None = None
     stale_grace: Patience | None = None
     consolidation_victims: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None

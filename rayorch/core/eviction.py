@@ -37,6 +37,8 @@ class EvictionKnobs:
     GPU-seconds, is at most so many seconds times the GPUs that it asks for; 0: whatever is lost.
     `by_place`: a claim within its queue's share that nothing else makes room for takes any work of queues that hold
     more than theirs, where least is lost, down to their shares.
+    `surplus_yields`: a claim takes surplus seats of training of its own queue, or of what another one borrowed, also
+    where their work is as important as it; whole attempts only where that is less.
     `stale_grace_s`: how long a gang may be below its minimum before it is ended; negative: for ever.
     """
 
@@ -56,6 +58,7 @@ class EvictionKnobs:
     by_order: bool = False
     order_worth_s: float = 0.0
     by_place: bool = False
+    surplus_yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

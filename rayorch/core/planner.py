@@ -20,7 +20,7 @@ from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.consolidate import consolidate, defragment, keep_moved
 from rayorch.core.planning.doorkeeper import Doorkeeper
 from rayorch.core.planning.draft import Draft
-from rayorch.core.planning.evict import evict
+from rayorch.core.planning.evict import evict, take_surplus
 from rayorch.core.planning.flavors import Served, fall_through, in_free_order
 from rayorch.core.planning.heal import heal, protect
 from rayorch.core.planning.in_cells import serve_in_cells
@@ -308,6 +308,7 @@ def _evict(draft: Draft, claim: Claim) -> bool:
 
 MEANS: Mapping[str, Callable[[Draft, Claim], bool]] = {
     "reclaim": lambda draft, claim: evict(draft, claim, StopCause.RECLAIMED),
+    "surplus": take_surplus,
     "by order": evict_by_order,
     "preempt": lambda draft, claim: evict(draft, claim, StopCause.PREEMPTED),
     "reclaim by place": reclaim_by_place,

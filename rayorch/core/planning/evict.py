@@ -27,7 +27,7 @@ from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.draft import Draft, Move, Removal
 from rayorch.core.planning.overlay import Overlay
 from rayorch.core.planning.seats import Search, fill_shape, find
-from rayorch.core.planning.victims import allowed
+from rayorch.core.planning.victims import allowed, surplus
 from rayorch.core.policy import SortKey
 from rayorch.core.room import Room
 from rayorch.core.slot import Slot
@@ -88,6 +88,21 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
         return False
     order(draft, claim, cause, min(ways, key=lambda found: found.price))
     return True
+
+
+def take_surplus(draft: Draft, claim: Claim) -> bool:
+    """Order the cheapest surplus seats of others after which the claim fits, where the profile says so."""
+    if not draft.facts.profile.eviction.surplus_yields or draft.budget <= 0 or lacks_only_quota(draft, claim):
+        return False
+    moves = surplus(draft, claim)
+    if not moves:
+        return False
+    for shape in claim.shape.by_model:
+        trial = Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, False)
+        if _could_suffice(trial, moves) and (found := _cheapest(trial, [], sorted(moves, key=attrgetter("rank")))):
+            order(draft, claim, StopCause.PREEMPTED, found, f"surplus seats given up for {claim.id}")
+            return True
+    return False
 
 
 def lacks_only_quota(draft: Draft, claim: Claim) -> bool:

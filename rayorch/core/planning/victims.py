@@ -43,10 +43,22 @@ def allowed(draft: Draft, claim: Claim, reclaims: bool) -> list[Move]:
     return _in_turn(draft, claim, [move for move in moves if move.victim.spec.priority < claim.priority], False)
 
 
+def surplus(draft: Draft, claim: Claim) -> list[Move]:
+    """Surplus seats of training no more important than the claim: in its own queue and those on its path, and what
+    others have borrowed; in no order."""
+    found: list[Move] = []
+    for id in draft.facts.growing:
+        workload = draft.facts.workloads[id]
+        if workload.spec.priority <= claim.priority:
+            found += [move for move in moves_of(draft, workload) if not move.stops]
+    return _in_turn(draft, claim, found, False) if found else []
+
+
 def nobody(draft: Draft, queue: QueueId, priority: int, amount: Resources) -> bool:
     """Whether `allowed` certainly finds nobody for a claim of that queue, priority and amount, whatever the
     cause, and that it takes nobody's room by order."""
-    if draft.facts.profile.eviction.by_order:
+    eviction = draft.facts.profile.eviction
+    if eviction.by_order or (eviction.surplus_yields and draft.facts.growing):
         return False
     return _lowest_priority(draft) >= priority and not has_a_share(draft.soon.quota, queue, amount)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.policy import Profile
 from rayorch.policies.adapt import elastic
 from rayorch.policies.moves import nobody
@@ -26,4 +27,5 @@ PRESET = Profile(
     scale=gangs.wanted,
     moves=nobody.moves,
     even_growth=True,
+    eviction=EvictionKnobs(surplus_yields=True),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rayorch.core.eviction import EvictionKnobs
 from rayorch.policies.presets.default import PRESET as DEFAULT
 from rayorch.policies.queue_order import cohort
 
@@ -15,6 +16,7 @@ PRESET = replace(
     name="kueue",
     queue_order=cohort.key,
     preemption=False,
+    eviction=EvictionKnobs(),
     retry_backoff_s=60.0,
     retry_backoff_max_s=3600.0,
 )

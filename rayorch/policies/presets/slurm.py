@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.ordering import OrderKnobs
 from rayorch.policies.order import multifactor
 from rayorch.policies.presets.default import PRESET as DEFAULT
@@ -19,6 +20,7 @@ PRESET = replace(
     order=multifactor.key,
     queue_order=plain.key,
     preemption=False,
+    eviction=EvictionKnobs(),
     retry_backoff_s=120.0,
     ordering=OrderKnobs(weight_age=1000.0, weight_fair_share=10_000.0, weight_queue=1000.0, weight_priority=10_000.0),
 )

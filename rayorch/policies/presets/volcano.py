@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rayorch.core.eviction import EvictionKnobs
 from rayorch.policies.presets.default import PRESET as DEFAULT
 from rayorch.policies.queue_order import proportion
 
-PRESET = replace(DEFAULT, name="volcano", queue_order=proportion.key, preemption=False)
+PRESET = replace(DEFAULT, name="volcano", queue_order=proportion.key, preemption=False, eviction=EvictionKnobs())

@@ -16,7 +16,8 @@ class RunningJob:
 
     Of the current attempt: `attempt`, 0 while it holds nothing; `held_s`: since when it holds `nodes` and `held_gpus`;
     `since_s`: up to when `worked_s` (work since its last start or checkpoint that was restored) is counted, None while
-    it does not work; `rate`: work done in a second; `speed`: of that, what its seats make of it. `stamp` tells events
+    it does not work; `rate`: work done in a second; `paces`: (how much work was done when a rate began, the rate), in
+    turn; `speed`: of the rate, what its seats make of it. `stamp` tells events
     that were scheduled for it from those that hold no more. `broken`: what it ran on is gone, or nothing of it can be
     saved. `saved_s`: what of the work of the attempt that ends is saved. `restarting`: it does not
     work yet. `resizes`: how often its seats have changed while an attempt ran. `watched`: how
@@ -36,6 +37,7 @@ class RunningJob:
     since_s: float | None = None
     worked_s: float = 0.0
     rate: float = 1.0
+    paces: list[tuple[float, float]] = field(default_factory=list)
     speed: float = 1.0
     stamp: int = 0
     broken: bool = False
@@ -68,6 +70,8 @@ class RunningJob:
     def begin(self, now_s: float, rate: float) -> float:
         """Its work begins, or goes on at another rate; answers when it will be done."""
         self.count(now_s)
+        if not self.paces or self.paces[-1][1] != rate:
+            self.paces.append((self.worked_s, rate))
         self.since_s, self.rate = now_s, rate
         return now_s + max(0.0, self.work_s - self.done_s - self.worked_s) / rate
 
@@ -91,18 +95,30 @@ class RunningJob:
     def resize(self, now_s: float, saved_s: float) -> None:
         """Its seats change while it pauses: so much of this attempt's work is saved, and the rest is done again."""
         self.restarted(now_s)
-        self.lost_gpu_s += max(0.0, self.worked_s - saved_s) / self.rate * self.held_gpus
+        self.lost_gpu_s += self._took_s(saved_s) * self.held_gpus
         self.worked_s = min(self.worked_s, saved_s)
+        self.paces = [pace for pace in self.paces if pace[0] < self.worked_s]
 
     def release(self, now_s: float, saved_s: float) -> None:
         """Its attempt is over, and so much of the work that it did is saved."""
         self.pause(now_s)
         self.restarted(now_s)
-        self.lost_gpu_s += max(0.0, self.worked_s - saved_s) / self.rate * self.held_gpus
+        self.lost_gpu_s += self._took_s(saved_s) * self.held_gpus
+        self.paces.clear()
         self.done_s += saved_s
         self._leave(now_s)
         self.attempt, self.worked_s, self.broken, self.nodes, self.held_gpus = 0, 0.0, False, (), 0.0
         self.stamp += 1
+
+    def _took_s(self, saved_s: float) -> float:
+        """How long the work of this attempt took that came after what is saved, at the rates that it went at."""
+        took_s, upto_s = 0.0, self.worked_s
+        for begun_s, rate in reversed(self.paces):
+            if upto_s <= saved_s:
+                break
+            took_s += (upto_s - max(begun_s, saved_s)) / rate
+            upto_s = min(upto_s, begun_s)
+        return took_s
 
     def _leave(self, now_s: float) -> None:
         self.runs.append(JobRun(self.held_s, now_s, self.nodes, self.held_gpus))

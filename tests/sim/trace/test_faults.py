@@ -63,6 +63,17 @@ def test_a_slow_node_makes_its_work_slow_for_as_long_as_it_is() -> None:
     assert record.lost_gpu_s == 0
 
 
+def test_lost_work_counts_for_as_long_as_it_took_at_the_speeds_that_it_had() -> None:
+    never = RestartModel(default=RestartCost(0.0, interval_s=math.inf, on_request=False))
+    models = SimModels(failures=failing(FaultKind.SLOW, 100.0, 60.0, slowdown=3.0), restart=never)
+    made = trace(job("low", 0, 500, gpus=8), job("high", 130, 10, gpus=8, priority=9))
+
+    low, _ = run(made, nodes(1), DEFAULT, models=models).records
+
+    assert low.preemptions == 1
+    assert low.lost_gpu_s == 130 * 8, "100 s at full speed and 30 s at a third of it"
+
+
 def test_a_gpu_that_fails_ends_what_runs_on_it_alone_and_takes_nothing_new() -> None:
     law = FaultLaw(FaultKind.DEVICE, Fixed(100.0), Fixed(1_000.0), per="gpu", labels=(("name", "n0"),))
     where = tuple(replace(node, labels=(("name", node.id),)) for node in nodes(2, gpus=1))
