@@ -139,6 +139,7 @@ def _started(workload: Workload, event: Started) -> Workload:
         former=(),
         short_since_s=None,
         cell=event.cell,
+        cell_domains=event.cell_domains,
     )
 
 

@@ -11,7 +11,7 @@ from rayorch.core.cells import CellsView
 from rayorch.core.pace import Beside
 from rayorch.core.reservations import ReservationView
 from rayorch.core.snapshot import Versions
-from rayorch.core.types import Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
+from rayorch.core.types import CellNodes, Member, NodeId, Resources, StopOrder, TopologyRequest, WorkloadId
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Start:
     `ends_s`: by when it should have ended, where its seats are held for others from then on.
     `partners`: the others of its joint gang, whose starts are committed with this one or not at all.
     `lent_by`: heads that hold some of the seats and take them back when they can start.
-    `cell`: the level of the cells of its queue in which it lies, empty: outside of them.
+    `cell`: the level of the cells of its queue in which it lies, empty: outside of them. `cell_domains`: these cells
+    with all their nodes, where a cell is more than a node.
     """
 
     workload: WorkloadId
@@ -34,6 +35,7 @@ class Start:
     partners: tuple[WorkloadId, ...] = ()
     lent_by: tuple[WorkloadId, ...] = ()
     cell: str = field(default="", repr=False)  # so that a plan without cells reads as ever
+    cell_domains: tuple[CellNodes, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

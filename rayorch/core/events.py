@@ -14,6 +14,7 @@ from rayorch.core.pace import Beside
 from rayorch.core.reports import AttemptReport
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
+    CellNodes,
     Member,
     NodeId,
     QueueId,
@@ -121,7 +122,7 @@ class CancelRequested:
 class Started:
     """The commit of a start: this attempt, on these seats, planned on these versions of the facts.
 
-    `cell`: the level of its queue's cells in which the seats lie, empty: outside.
+    `cell`: the level of its queue's cells in which the seats lie, empty: outside; `cell_domains`: which ones.
     """
 
     workload: WorkloadId
@@ -133,6 +134,7 @@ class Started:
     reason: str
     at_s: float
     cell: str = ""
+    cell_domains: tuple[CellNodes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

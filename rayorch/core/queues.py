@@ -12,7 +12,7 @@ which is how a repeated command is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rayorch.core.admission import NodeShape as NodeShape
@@ -21,7 +21,7 @@ from rayorch.core.asked import AskedBook
 from rayorch.core.attempts import WorkloadEvent, accepted, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.calendar_tree import CalendarTree
-from rayorch.core.cell_checks import check_cells
+from rayorch.core.cell_checks import Binding, CellIndex
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_open, check_start, is_news, resized, stronger, watched
@@ -97,6 +97,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         self._dependents = Dependents()
         self._deadlines = Deadlines()
         self._joint = JointIndex()
+        self._cells = CellIndex()
         self._history = HistoryBook()
         self._asked = AskedBook()
         self._door = Door()
@@ -275,13 +276,13 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         starting = {start.workload, *(other.workload for other in partners)}
         events: list[Started] = []
         for one in (start, *partners):
-            events += self._commit_start(one, versions, now_s, starting)
+            events += self._commit_start(one, versions, now_s, starting, events)
         if len(events) > 1:
             self._books.check_together([(self._known(e.workload), charge_of(e.members)) for e in events], now_s)
         return tuple(events)
 
     def _commit_start(
-        self, start: Start, versions: Versions, now_s: float, starting: set[WorkloadId]
+        self, start: Start, versions: Versions, now_s: float, starting: set[WorkloadId], beside: Sequence[Started]
     ) -> tuple[Started, ...]:
         workload = self._known(start.workload)
         placement = seats_only(start.members)
@@ -292,7 +293,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         check_joint_start(workload, [self._workloads[id] for id in self._joint.of(workload.spec)], starting)
         self._check_cap(workload)
         if start.cell:
-            check_cells(workload, start.cell, placement, self._books.specs, self._workloads.values())
+            self._check_cells(workload, start, placement, beside)
         self._books.check_start(workload, charge_of(placement), 1, now_s)
         return (
             Started(
@@ -305,6 +306,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
                 reason=start.reason,
                 at_s=now_s,
                 cell=start.cell,
+                cell_domains=start.cell_domains,
             ),
         )
 
@@ -472,6 +474,8 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
             self._deadlines.put(workload)
         if spec.joint is not None:
             self._joint.put(workload)
+        if workload.cell or (old is not None and old.cell):
+            self._cells.put(old, workload)
         for freed in self._dependents.changed(workload, self._workloads):
             self._put(freed, at_s)
         if spec.array is not None:
@@ -495,6 +499,15 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         return queues if version < self._queues_version or not version else None
 
     # ------------------------------------------------------------ checks
+
+    def _check_cells(
+        self, workload: Workload, start: Start, placement: tuple[Member, ...], beside: Sequence[Started]
+    ) -> None:
+        ours = Binding.of(workload.spec, start.cell, placement, start.cell_domains)
+        with_it = [
+            Binding.of(self._known(e.workload).spec, e.cell, e.members, e.cell_domains) for e in beside if e.cell
+        ]
+        self._cells.check(workload, ours, placement, self._books.specs, with_it)
 
     def _current(self, workload: Workload, attempt: int) -> Workload:
         if workload.attempt != attempt or workload.state not in LIVE:

@@ -21,6 +21,7 @@ from rayorch.core.gang_shape import JointGang as JointGang
 from rayorch.core.gang_shape import Segment as Segment
 from rayorch.core.gang_shape import TopologyRequest as TopologyRequest
 from rayorch.core.gang_shape import choices
+from rayorch.core.ids import CellNodes as CellNodes
 from rayorch.core.ids import NodeId as NodeId
 from rayorch.core.ids import QueueId as QueueId
 from rayorch.core.ids import WorkloadId as WorkloadId
@@ -463,7 +464,8 @@ class Workload:
     back to its queue for causes that were not its own. `progress`: how its entries are; only of an array.
     `last_cause`, `last_started_s`: why the last attempt was ended by us and when it had begun. `former`: its seats,
     where it ended because a node was lost, drained or silent, or those that it was moved to: what is there is taken.
-    `cell`: the level of its queue's cells in which the current attempt lies, empty: outside of them.
+    `cell`: the level of its queue's cells in which the current attempt lies, empty: outside of them; `cell_domains`:
+    these cells and their nodes, where a cell is more than a node.
     `pace`: how fast it goes beside others on a GPU, where that is watched. `asked`: what was submitted, where `spec` is
     another: it asked for a part of a GPU, and for a whole one since it was unpacked.
     `outlasted_s`: the most seconds of work that an attempt had come to, saved or lost, when it ended unfinished: the
@@ -515,6 +517,7 @@ class Workload:
     outlasted_s: float = 0.0
     pace: Pace | None = None
     asked: WorkloadSpec | None = None
+    cell_domains: tuple[CellNodes, ...] = ()
 
     @property
     def id(self) -> WorkloadId:

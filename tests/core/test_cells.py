@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from rayorch.cli.queues import cells_text
-from rayorch.core.decisions import Plan, Start, WaitReason
+from rayorch.core.decisions import Plan, Resize, Start, WaitReason
 from rayorch.core.errors import StalePlanError
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
@@ -18,7 +18,9 @@ from rayorch.core.queues import QueueTree
 from rayorch.core.snapshot import Versions
 from rayorch.core.timing import ReservationSpec
 from rayorch.core.types import (
+    Allocation,
     CellShare,
+    JointGang,
     NodeHealth,
     NodeId,
     NodeSpec,
@@ -57,9 +59,19 @@ def owns(path: str, count: int = 1, level: str = "node", model: str = "", deserv
     return replace(queue(path, deserved), cells=(CellShare(level, count, model),))
 
 
-def in_cell(held: tuple[Workload, object], level: str = "node") -> tuple[Workload, object]:
+def in_cell(held: tuple[Workload, Allocation], level: str = "node") -> tuple[Workload, Allocation]:
     """It was started in cells of its queue."""
     return replace(held[0], cell=level), held[1]
+
+
+def ready(held: tuple[Workload, Allocation]) -> tuple[Workload, Allocation]:
+    """It has run for long enough to grow."""
+    return replace(held[0], ready_s=1.0), held[1]
+
+
+def grown(made: Plan) -> dict[str, list[str]]:
+    """Where what runs grows."""
+    return {d.workload: [m.node for m in d.add] for d in made.decisions if isinstance(d, Resize) and d.add}
 
 
 def cells_of(made: Plan) -> dict[str, str]:
@@ -223,6 +235,51 @@ def test_a_reservation_keeps_off_owed_cells_and_they_off_it() -> None:
         assert made.reservations[0].set_aside == 1
         assert started(made) == {w.id: ["n0"] for w in work}
         assert made.cells[0].lacking == 0
+
+
+# ---------------------------------------------------------------- growth, and gangs that start together
+
+
+def test_a_gang_in_its_cell_grows_there_and_onto_a_cell_that_is_owed() -> None:
+    """What it grows by may go at any time, so that it is in nobody's way."""
+    a0 = in_cell(ready(running("a0", ["n0"] * 2, (2, 12), gpu=1, queue="a", resizable=True)))
+    for count in (1, 2):
+        made = plan(snapshot(TWO, [a0], [owns("a", count), owns("c"), queue("b")]), DEFAULT)
+        assert set(grown(made)["a0"]) <= {"n0", "n1"}
+
+
+def test_growth_that_can_not_be_taken_back_keeps_to_the_cells_of_its_minimum() -> None:
+    a0 = in_cell(ready(running("a0", ["n0"] * 7, (7, 12), gpu=1, queue="a", resizable=True, preemptible=False)))
+    made = plan(snapshot(TWO, [a0], [owns("a"), owns("c")]), DEFAULT)
+    assert grown(made)["a0"] == ["n0"]
+    full = in_cell(ready(running("a0", ["n0"] * 8, (8, 12), gpu=1, queue="a", resizable=True, preemptible=False)))
+    assert grown(plan(snapshot(TWO, [full], [owns("a"), owns("c")]), DEFAULT)) == {}
+
+
+def test_what_a_gang_grew_by_goes_for_a_claim_within_cells() -> None:
+    a0 = in_cell(running("a0", ["n0"] * 8 + ["n1"] * 4, (8, 12), gpu=1, queue="a", resizable=True))
+    made = plan(snapshot(TWO, [a0, pending("w", gpu=8, queue="c")], [owns("a"), owns("c")]), DEFAULT)
+    assert reserved(made) == {"w": ["n1"]}
+    assert [set(d.remove) for d in made.decisions if isinstance(d, Resize)] == [{1, 2, 3, 4}]
+
+
+def test_a_joint_gang_lies_in_cells_all_of_it_or_none() -> None:
+    joint = {"joint": JointGang("j", 2), "queue": "a", "gpu": 8}
+    lent = [running(f"b{i}", [f"n{i}"], gpu=8, queue="b", priority=5) for i in range(2)]
+    work = [*lent, pending("v", **joint), pending("w", **joint)]
+    made = plan(snapshot(TWO, work, [owns("a", 2), queue("b", 16)]), DEFAULT)
+    assert set(stopped(made)) == {"b0", "b1"}
+    free = plan(snapshot(TWO, work[2:], [owns("a", 2), queue("b")]), DEFAULT)
+    assert cells_of(free) == {"v": "node", "w": "node"}
+    fewer = plan(snapshot(TWO, work, [owns("a", 1), queue("b", 16)]), DEFAULT)
+    assert stopped(fewer) == {}
+
+
+def test_a_domain_that_a_start_lies_in_is_named_with_its_nodes() -> None:
+    nodes = [node(f"n{i}", rack=f"r{i // 2}") for i in range(4)]
+    made = plan(snapshot(nodes, [pending("w", gpu=8, queue="a")], [owns("a", level="rack")]), DEFAULT)
+    (begun,) = (d for d in made.decisions if isinstance(d, Start))
+    assert begun.cell_domains == (("r0", ("n0", "n1")),)
 
 
 # ---------------------------------------------------------------- the guarantee

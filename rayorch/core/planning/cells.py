@@ -23,7 +23,7 @@ from rayorch.core.planning.rights import settling
 from rayorch.core.planning.seats import find
 from rayorch.core.planning.victims import holder_of, moves_of
 from rayorch.core.planning.waiting import Verdict
-from rayorch.core.topology import NODE_LEVEL, Domain
+from rayorch.core.topology import Domain
 from rayorch.core.types import Member, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
 
 MOST_TRIED = 64
@@ -168,7 +168,7 @@ def count_cells(draft: Draft) -> None:
             count[spec.id, kind] = count.get((spec.id, kind), 0) + share.count
     book = CellBook(count, topology.levels)
     kinds = {kind: domains_of(kind, topology, nodes) for kind in {kind for _, kind in count}}
-    fixed = _look_at_work(draft, book, kinds)
+    fixed = _look_at_work(draft, book)
     room = draft.soon.room.copy()
     for node, moves in book.lent.items():
         for member in leaving_from(node, moves):
@@ -179,26 +179,21 @@ def count_cells(draft: Draft) -> None:
     draft.cells = book
 
 
-def _look_at_work(draft: Draft, book: CellBook, kinds: Mapping[CellKind, tuple[Domain, ...]]) -> set[NodeId]:
+def _look_at_work(draft: Draft, book: CellBook) -> set[NodeId]:
     """Enter what is bound and what may go; answers the nodes where something lies that may not."""
     fixed: set[NodeId] = set()
-    by_node = {kind: {node: d for d in found for node in d.nodes} for kind, found in kinds.items()}
-    topology = draft.facts.topology
-    for kind, there in by_node.items():
-        if kind.level == NODE_LEVEL:  # one that is bound stays so, though most others are of another size by now
-            there.update(
-                (d.nodes[0], d) for d in topology.at(NODE_LEVEL) if topology.models.get(d.nodes[0], "") == kind.model
-            )
+    domain_of = draft.facts.topology.domain_of
     for workload, _ in draft.facts.live():
         kept = draft.staying(workload.id)
         owner = holder_of(draft, workload.spec.queue) if workload.cell else None
-        inside = [(queue, kind) for queue, kind in book.count if queue == owner and kind.level == workload.cell]
+        inside = [kind for queue, kind in book.count if queue == owner and kind.level == workload.cell]
         surplus = {m.surplus for m in removable(workload.spec, kept)}
         stays = [m for m in kept if m.surplus not in surplus] if inside else []
-        for queue, kind in inside:
-            if held := {by_node[kind][m.node] for m in stays if m.node in by_node[kind]}:
-                book.bound.setdefault((queue, kind), set()).update(held)
+        for domain in {domain_of(workload.cell, m.node) for m in stays}:
+            if domain is not None and owner is not None:
+                book.bound.setdefault((owner, _kind_of(draft, domain, inside)), set()).add(domain)
         fixed.update(m.node for m in stays)
+        fixed.update(node for _, nodes in workload.cell_domains if stays for node in nodes)
         moves = [move for move in moves_of(draft, workload) if not (inside and move.stops)]
         if kept and not inside and not any(move.stops for move in moves):
             fixed.update(m.node for m in kept if m.surplus not in {n.surplus for v in moves for n in v.members})
@@ -206,6 +201,14 @@ def _look_at_work(draft: Draft, book: CellBook, kinds: Mapping[CellKind, tuple[D
             for node in dict.fromkeys(m.node for m in move.members):
                 book.lent.setdefault(node, []).append(move)
     return fixed
+
+
+def _kind_of(draft: Draft, domain: Domain, kinds: Sequence[CellKind]) -> CellKind:
+    """Which of a queue's kinds a domain counts for in which its work lies. It stays bound whatever has become of it:
+    as the queue owner counts it, who knows nothing of models and sizes.
+    """
+    models = draft.facts.topology.models
+    return next((kind for kind in kinds if all(models.get(node, "") == kind.model for node in domain.nodes)), kinds[0])
 
 
 def leaving_from(node: NodeId, moves: Sequence[Move]) -> list[Member]:
@@ -230,10 +233,39 @@ def keeping(draft: Draft, claim: Claim) -> frozenset[NodeId]:
     """Where the claim may not start for the sake of cells: nowhere, if it can be stopped for them."""
     if draft.cells is None:
         return frozenset()
-    inside = claim.grows and bool(claim.workload.cell)  # what it grows by may stay for as long as the rest
-    if not inside and not any(is_fixed(draft, part.workload.spec) for part in claim.parts or (claim,)):
+    if claim.grows and _may_go_again(draft, claim):
+        return frozenset()
+    if claim.grows and claim.workload.cell:
+        return draft.cells.keep - _own_cells(draft, draft.cells, claim.workload)
+    if not any(is_fixed(draft, part.workload.spec) for part in claim.parts or (claim,)):
         return frozenset()
     return draft.cells.keep
+
+
+def _may_go_again(draft: Draft, claim: Claim) -> bool:
+    """Whether what a running attempt grows by could be taken back at any time, though the rest of it can't be."""
+    spec = claim.workload.spec
+    if not spec.preemptible or not draft.facts.profile.preemption:
+        return False
+    more = tuple(ask.on(NodeId(""), ()) for ask in claim.asks)
+    numbers = {member.surplus for member in more}
+    left = removable(spec, (*draft.staying(spec.id), *draft.added.get(spec.id, ()), *more))
+    return numbers <= {member.surplus for member in left}
+
+
+def _own_cells(draft: Draft, book: CellBook, workload: Workload) -> set[NodeId]:
+    """The nodes of the cells that an attempt's minimum lies in: they are its queue's for as long as it runs."""
+    kept = draft.staying(workload.id)
+    surplus = {member.surplus for member in removable(workload.spec, kept)}
+    stays = {member.node for member in kept if member.surplus not in surplus}
+    owner = holder_of(draft, workload.spec.queue)
+    bound = [
+        d
+        for (queue, kind), all_of in book.bound.items()
+        if (queue, kind.level) == (owner, workload.cell)
+        for d in all_of
+    ]
+    return {node for domain in touched(bound, stays) for node in domain.nodes}
 
 
 def cell_wait(draft: Draft, claim: Claim) -> tuple[Wait, ...]:

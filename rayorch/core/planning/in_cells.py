@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.cells import CellKind, touched
-from rayorch.core.decisions import Reserve
+from rayorch.core.decisions import Reserve, Start
 from rayorch.core.ordering import SortKey
 from rayorch.core.planning.cells import CellBook, Owner, leaving_from
 from rayorch.core.planning.charges import fits_quota
@@ -29,8 +29,8 @@ from rayorch.core.planning.waiting import Verdict
 from rayorch.core.planning.waits import quota_waits, releasing_wait
 from rayorch.core.planning.walk import Walk
 from rayorch.core.room import Room
-from rayorch.core.topology import Domain, Topology
-from rayorch.core.types import NodeId, QueueId, StopCause, Workload
+from rayorch.core.topology import NODE_LEVEL, Domain, Topology
+from rayorch.core.types import CellNodes, NodeId, QueueId, StopCause, Workload
 
 LOOKS = 64
 """How many of those who wait in one queue are looked at within its cells in one turn."""
@@ -80,12 +80,16 @@ def _waiting(draft: Draft, walk: Walk) -> Iterator[tuple[SortKey, Claim]]:
     owed: list[tuple[SortKey, Claim]] = []
     others: list[tuple[SortKey, Claim]] = []
     gated = walk.gated_ids()
+    for key, claim in sorted(walk.joint_claims(), key=lambda entry: entry[0]):
+        first = any(part.id in draft.facts.owed for part in claim.parts)
+        if all(_may_lie_in_cells(part.workload) for part in claim.parts):
+            (owed if first else others).append((key, claim))
     for queue, lines in walk.docket.lines():
         if holder_of(draft, queue) is None or queue_gate(draft, queue, True):
             continue
         entries = heapq.merge(*(line.entries for line in lines))
         for _, (key, workload) in zip(range(LOOKS), entries, strict=False):
-            if workload.id not in gated and _may_lie_in_cells(workload):
+            if workload.id not in gated and workload.spec.joint is None and _may_lie_in_cells(workload):
                 place = walk.docket.place(workload.id)
                 assert place is not None
                 claim = start_claim(workload, draft.prices.of_gang(place[0].gang))
@@ -95,8 +99,7 @@ def _waiting(draft: Draft, walk: Walk) -> Iterator[tuple[SortKey, Claim]]:
 
 
 def _may_lie_in_cells(workload: Workload) -> bool:
-    spec = workload.spec
-    return spec.joint is None and not spec.reservation
+    return not workload.spec.reservation
 
 
 def _serve(draft: Draft, book: CellBook, claim: Claim, owner: QueueId) -> Outcome:
@@ -123,7 +126,7 @@ def _take(draft: Draft, claim: Claim, place: Place, owner: Owner) -> Verdict | N
     if not place.moves and fits_quota(claim, draft.now.quota) and _free_now(draft, claim, place.nodes):
         members = draft.charge(claim, place.nodes, *draft.both)
         for start in starts_of(claim, members, f"{len(members)} seats in cells of queue {queue}"):
-            draft.starts[start.workload] = replace(start, cell=kind.level)
+            draft.starts[start.workload] = replace(start, cell=kind.level, cell_domains=_named(start, place.domains))
         return None
     if place.moves:
         reason = f"its place is in a cell of queue {queue}, which takes it up with {claim.id}"
@@ -136,6 +139,12 @@ def _take(draft: Draft, claim: Claim, place: Place, owner: Owner) -> Verdict | N
     if expected_s is not None:
         draft.estimates.setdefault(claim.id, expected_s)
     return Verdict(lambda: (*quota_waits(draft, claim), wait), False)
+
+
+def _named(start: Start, domains: Sequence[Domain]) -> tuple[CellNodes, ...]:
+    """The cells that the start lies in, as its owner keeps them; single nodes go without saying."""
+    there = touched(domains, {member.node for member in start.members})
+    return tuple((domain.name, domain.nodes) for domain in there if domain.level != NODE_LEVEL)
 
 
 def _on_kind(claim: Claim, kind: CellKind) -> Claim | None:

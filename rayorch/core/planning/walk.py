@@ -129,6 +129,15 @@ class Walk:
         """All who wait."""
         return self._docket
 
+    def joint_claims(self) -> list[tuple[SortKey, Claim]]:
+        """Those that speak for a whole joint gang, which could start."""
+        found = [cursor for queue in self._queues.values() for _, _, cursor in queue.cursors]
+        return [
+            (cursor.entries[0][0], cursor.single.claim)
+            for cursor in found
+            if cursor.single is not None and cursor.single.claim.parts
+        ]
+
     def gated_ids(self) -> frozenset[WorkloadId]:
         """Who can't be looked at yet."""
         return frozenset(request.claim.id for _, request in self._gated)
