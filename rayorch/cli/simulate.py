@@ -166,15 +166,17 @@ def simulate(
         progress=False if quiet else None,
         partial=True,
     )
+    _end(report, keys, output, html, out, quiet)
+
+
+def _end(
+    report: Report, keys: tuple[str, ...], output: Format, html: Path | None, out: Path | None, quiet: bool
+) -> None:
+    """Show the report and write the page; say how to go on where it is not complete."""
     if quiet and not report.complete:
         say(f"interrupted after {len(report.runs)} of {report.wanted} runs")
     if report.runs or output is Format.JSON:
         _tell(report, keys, output)
-    _end(report, html, out)
-
-
-def _end(report: Report, html: Path | None, out: Path | None) -> None:
-    """Write the page; say how to go on where the report is not complete."""
     if html is not None and report.runs:
         report.write_html(html)
         say(f"the page with plots: {html}")
