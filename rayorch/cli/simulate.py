@@ -52,7 +52,13 @@ ResampleOption = Annotated[
 Until = Annotated[str | None, typer.Option("--until", help="End of the simulated time, e.g. 30d.")]
 Spread = Annotated[float, typer.Option("--runtime-spread", help="Run times differ from the trace: log-deviation.")]
 ToldOption = Annotated[bool, typer.Option("--told/--no-told", help="Whether policies are told run times.")]
-Misstate = Annotated[str | None, typer.Option("--misstate", help="FACTOR or FACTOR:NOISE of told run times.")]
+Misstate = Annotated[
+    str | None,
+    typer.Option(
+        "--misstate",
+        help="FACTOR[:NOISE] of told run times; provision=FACTOR[:NOISE] of nodes' delays; or both: 2,provision=3.",
+    ),
+]
 Restart = Annotated[str | None, typer.Option("--restart", help="What each new attempt takes, e.g. 30s.")]
 Checkpoints = Annotated[str | None, typer.Option("--checkpoint-every", help="Work between checkpoints, e.g. 30m.")]
 NodeMtbf = Annotated[str | None, typer.Option("--node-mtbf", help="Each node fails once in so long, e.g. 60d.")]
@@ -257,9 +263,10 @@ def _against(report: Report, keys: tuple[str, ...]) -> list[str]:
 
 def _group_rows(report: Report, keys: tuple[str, ...], bare: bool) -> list[Item]:
     """A row for each profile at each load. `bare`: numbers for programs, without units and intervals."""
-    from rayorch.sim.report.text import load_name, with_interval
+    from rayorch.sim.report.text import largest_of, load_name, with_interval
 
     rows: list[Item] = []
+    largest = {key: largest_of(group.of(key) for group in report.groups) for key in keys}
     for group in report.groups:
         row: dict[str, object] = {
             "profile": group.profile,
@@ -271,7 +278,7 @@ def _group_rows(report: Report, keys: tuple[str, ...], bare: bool) -> list[Item]
             if bare:
                 row[key] = None if value is None else value.mean
             else:
-                row[key] = with_interval(key, value)
+                row[key] = with_interval(key, value, largest[key])
         rows.append(row)
     return rows
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
 from rayorch.core.types import NodeSpec
-from rayorch.experiment.words import bounded, pairs_of
+from rayorch.experiment.words import bounded, pairs_of, within
 from rayorch.sim.models import FailureModel, FaultKind, FaultLaw
 from rayorch.sim.models.distributions import Lognormal, Weibull
 from rayorch.sim.models.failures import GPU, LARGE_CLUSTER, NODE
@@ -94,7 +94,7 @@ def _time(text: str, name: str, whole: str) -> float:
     try:
         return typed_duration_s(text)
     except ValueError as error:
-        raise SpecError(FIELD, f"{name}: {error}, got {whole!r}") from error
+        raise SpecError(FIELD, f"{name}: {error}{within(text, whole)}") from error
 
 
 def _number(text: str, name: str, least: float, most: float, whole: str) -> float:

@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
@@ -100,7 +100,7 @@ def plays_of(
 
 def play(inputs: Inputs, one: Play, on_progress: Callable[[Progress], None] | None = None) -> Played:
     """One run, from the trace to what is kept of it."""
-    trace = resampled(inputs.trace, inputs.resample, one.seed)
+    trace = replace(resampled(inputs.trace, inputs.resample, one.seed), refused=inputs.trace.refused)
     trace, too_large = without_too_large(trace, inputs.nodes)
     if one.load is not None:
         trace = at_load(trace, gpus_in(inputs.nodes), one.load)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rayorch.config import typed_duration_s
+from rayorch.core.admission import check_queue
 from rayorch.core.errors import SpecError
-from rayorch.core.types import CPU, GPU, Resources
+from rayorch.core.types import CPU, GPU, QueueId, QueueSpec, Resources
 from rayorch.experiment.words import bounded, pairs_of
 from rayorch.sim.generators.demand import Demand, Diurnal, read_demand
 from rayorch.sim.trace.model import Service, Trace
@@ -80,6 +81,7 @@ def _served(text: str) -> Served:
     amounts = {GPU: figure("gpus", 1.0, 0.0, 1024.0), CPU: figure("cpus", 0.0, 0.0, 1e6)}
     if not any(amounts.values()):
         raise SpecError(FIELD, f"a replica takes nothing: {text!r}")
+    _check_names(given)
     least, most = _replicas(given.get("replicas", "1-16"))
     service = Service(
         name,
@@ -91,7 +93,7 @@ def _served(text: str) -> Served:
         time("start", 0.0),
         given.get("queue", "serve"),
         int(priority),
-        models=(given["model"],) if given.get("model") else (),
+        models=(given["model"],) if "model" in given else (),
     )
     if "demand" in given:
         if wrong := next((key for key in ("low", "noise", "step") if key in given), None):
@@ -102,6 +104,17 @@ def _served(text: str) -> Served:
         raise SpecError(FIELD, "step must be at least 1 s")
     wave = Diurnal(figure("peak", 0.0, 0.0, 1e9), figure("low", 0.3, 0.0, 1.0), figure("noise", 0.1, 0.0, 3.0), step_s)
     return Served(service, wave)
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    """What is named has a name that can be one."""
+    if "queue" in given:
+        try:
+            check_queue(QueueSpec(QueueId(given["queue"])))
+        except SpecError as error:
+            raise SpecError(FIELD, f"queue {error.message}") from error
+    if given.get("model") == "":
+        raise SpecError(FIELD, "model must name a GPU model, got ''")
 
 
 def _replicas(text: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from rayorch.experiment.profiles import profiles_of
 from rayorch.experiment.progress import Watcher, watcher
 from rayorch.experiment.serves import Served, served_of
 from rayorch.experiment.store import Store, write_whole
-from rayorch.experiment.variants import Resample, check_weeks, elastic_as, quotas_by_use
+from rayorch.experiment.variants import Resample, check_weeks, elastic_as, quotas_by_use, with_models_of
 from rayorch.sim.generators import first_jobs
 from rayorch.sim.models import SimModels
 from rayorch.sim.readers import open_trace
@@ -164,7 +164,8 @@ def simulate(
     if elastic is not None:
         loaded = elastic_as(loaded, *sizes_of(elastic))
     machines = machines_of(cluster, loaded, racks)
-    loaded, machines, models = packed_as(colocation, loaded, machines, models or SimModels())
+    named = with_models_of(loaded, machines.nodes)
+    loaded, machines, models = packed_as(colocation, named, machines, models or SimModels())
     if min_nodes and not provision:
         raise SpecError("--min-nodes", "needs --provision: all nodes are there all the time")
     how = _resample(resample)
@@ -197,11 +198,10 @@ def simulate(
         raise SpecError("--per-job", "needs a folder (--out)")
     if parallel < 0:
         raise SpecError("--parallel", f"must not be negative, got {parallel}")
-    store = None if out is None else Store.at(Path(out))
+    store = Store.at(Path(out)) if out is not None else None
     found = _all(inputs, plays, store, resume, parallel, watcher(len(plays), len(loaded.jobs), progress), partial)
     report = Report(tuple(found[one.key] for one in plays if one.key in found), len(plays))
-    if store is not None:
-        _keep(report, store)
+    _keep(report, store)
     return report
 
 
@@ -301,8 +301,8 @@ def _played(inputs: Inputs, plays: Sequence[Play], parallel: int, watching: Watc
         yield one, play(inputs, one, functools.partial(watching.came, one))
 
 
-def _keep(report: Report, store: Store) -> None:
-    """The report beside its runs."""
-    if not report.runs:
+def _keep(report: Report, store: Store | None) -> None:
+    """The report beside its runs, where they are kept."""
+    if store is None or not report.runs:
         return
     report.write_json(store.folder / "report.json")

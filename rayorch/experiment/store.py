@@ -39,8 +39,8 @@ def code_digest() -> str:
 
 
 def trace_digest(trace: Trace) -> str:
-    """Of its jobs. O(jobs)."""
-    digest = hashlib.sha256(repr((trace.speed, trace.services)).encode())
+    """Of its jobs, and of the rows that could not be used, which a report tells. O(jobs)."""
+    digest = hashlib.sha256(repr((trace.speed, trace.services, trace.refused)).encode())
     asks: dict[int, str] = {}
     for job in trace.jobs:
         ask = asks.get(id(job.ask))

@@ -98,6 +98,30 @@ def elastic_as(trace: Trace, least: float, most: float) -> Trace:
     return replace(trace, jobs=tuple(replace(job, ask=of(job.ask)) for job in trace.jobs))
 
 
+def with_models_of(trace: Trace, nodes: Sequence[NodeSpec]) -> Trace:
+    """GPU models under the names that the nodes have for them: "a100", which no node has, is "A100" where one has that.
+
+    Slurm's types are in lower case by custom. What is called in several ways there stays as it is.
+    """
+    there = {node.model for node in nodes if node.model}
+    alike: dict[str, list[str]] = {}
+    for model in sorted(there):
+        alike.setdefault(model.casefold(), []).append(model)
+
+    def of(model: str) -> str:
+        found = alike.get(model.casefold(), [])
+        return found[0] if model not in there and len(found) == 1 else model
+
+    known: dict[int, Ask] = {}
+    for job in trace.jobs:
+        if id(job.ask) not in known:
+            models = tuple(dict.fromkeys(map(of, job.ask.models)))
+            known[id(job.ask)] = job.ask if models == job.ask.models else replace(job.ask, models=models)
+    if all(id(ask) == place for place, ask in known.items()):
+        return trace
+    return replace(trace, jobs=tuple(replace(job, ask=known[id(job.ask)]) for job in trace.jobs))
+
+
 def without_too_large(trace: Trace, nodes: Sequence[NodeSpec]) -> tuple[Trace, tuple[str, ...]]:
     """The jobs that the empty cluster can hold, and the names of the others with what they ask for.
 

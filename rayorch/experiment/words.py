@@ -20,11 +20,17 @@ def pairs_of(parts: Iterable[str], keys: Sequence[str], field: str, where: str =
 
 
 def bounded(text: str, least: float, most: float, field: str, name: str, got: str) -> float:
-    """A number from `least` to `most`. SpecError for anything else, with what was `got`."""
+    """A number from `least` to `most`, which may be infinite. SpecError for anything else; `got`: all that was said."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not least <= value <= most:
-        raise SpecError(field, f"{name} must be {least:g} to {most:g}, got {got!r}")
+        bounds = f"{least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g}"
+        raise SpecError(field, f"{name} must be {bounds}, got {text!r}{within(text, got)}")
     return value
+
+
+def within(text: str, whole: str) -> str:
+    """ " in 'node=5x,repair=1h'" for a word of it; nothing where it is all."""
+    return "" if text == whole else f" in {whole!r}"

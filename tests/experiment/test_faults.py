@@ -49,7 +49,7 @@ def test_words_become_laws() -> None:
         ("node=1d,repair", "takes repair"),
         ("node=1d,repair=1h,repair=2h", "each once"),
         ("node=1d,slowdown=2", "slowdown is of slow and link only"),
-        ("slow=1d,slowdown=0.5", "slowdown must be 1 to"),
+        ("slow=1d,slowdown=0.5", "slowdown must be at least 1"),
         ("slow=1d,notice=1m", "a notice comes before"),
         ("device=1d,per=node", "a device fails by itself"),
         ("node=1d,per=gpu", "per=gpu is of device only"),
@@ -62,6 +62,16 @@ def test_what_can_not_be_is_refused(text: str, said: str) -> None:
     with pytest.raises(SpecError, match="--fault") as caught:
         laws_of([text])
     assert said in str(caught.value)
+
+
+def test_a_refusal_says_once_what_it_got() -> None:
+    for text, said in (
+        ("node=nan", "--fault: node: must be a duration such as 120s, 30m or 24h, got 'nan' in 'node=nan'"),
+        ("slow=1d,slowdown=nan", "--fault: slowdown must be at least 1, got 'nan' in 'slow=1d,slowdown=nan'"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            laws_of([text])
+        assert str(caught.value) == said
 
 
 def test_what_is_said_twice_or_hits_nothing_is_refused() -> None:

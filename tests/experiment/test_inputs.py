@@ -17,7 +17,14 @@ from rayorch.experiment.plays import Inputs, play, plays_of
 from rayorch.experiment.profiles import fingerprint, profile_of, profiles_of
 from rayorch.experiment.side_by_side import simulate
 from rayorch.experiment.store import trace_digest
-from rayorch.experiment.variants import Resample, elastic_as, quotas_by_use, resampled, without_too_large
+from rayorch.experiment.variants import (
+    Resample,
+    elastic_as,
+    quotas_by_use,
+    resampled,
+    with_models_of,
+    without_too_large,
+)
 from rayorch.policies.default import DEFAULT
 from rayorch.sim.models import Told
 from rayorch.sim.trace.model import Ask, Trace, TraceJob
@@ -244,3 +251,14 @@ def test_an_experiment_with_nodes_that_come_and_go_costs_less_and_takes_longer()
     assert (bought["jct_avg_s"] or 0) > (fixed["jct_avg_s"] or 0)
     makespan = fixed["makespan_s"]
     assert makespan is not None and fixed["node_h"] == pytest.approx(4 * makespan / 3600)
+
+
+def test_models_are_found_whatever_their_case() -> None:
+    asks = [Ask(1, Resources.of({"GPU": 1}), models) for models in (("a100",), ("v100", "V100"), ("h100",), ())]
+    made = Trace("t", tuple(TraceJob(f"j{n}", 0.0, 1.0, ask) for n, ask in enumerate(asks)))
+    found = with_models_of(made, from_words("1x1:A100,1x1:V100,1x1:h100,1x1:H100").nodes)
+    assert [job.ask.models for job in found.jobs] == [("A100",), ("V100",), ("h100",), ()]
+    assert with_models_of(made, from_words("1x1:a100,1x1:v100,1x1:h100").nodes).jobs[1].ask.models == ("v100",)
+    assert with_models_of(made, from_words("1x1:h100").nodes) is made
+    report = simulate(made, "1x1:A100,1x1:V100,1x1:H100", progress=False)
+    assert report.runs[0].figures["finished"] == 4.0

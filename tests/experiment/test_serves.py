@@ -58,6 +58,9 @@ def test_words_become_an_application(tmp_path: Path) -> None:
         ("chat,peak=3,target=0", "target must be"),
         ("chat,peak=3,start=soon", "start:"),
         ("chat,peak=3,step=0s", "step must be"),
+        ("chat,peak=3,queue=", "--serve: queue must be a path of names"),
+        ("chat,peak=3,queue=a//b", "--serve: queue must be a path of names"),
+        ("chat,peak=3,model=", "--serve: model must name a GPU model"),
         ("chat,demand=/nowhere.csv,noise=1", "noise is of a wave"),
     ],
 )

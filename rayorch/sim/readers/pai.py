@@ -40,8 +40,9 @@ def read(path: str | Path, jobs: str | Path | None = None) -> Trace:
     """`pai_task_table.csv`, each task a job of its own; `jobs`: `pai_job_table.csv`, for who submitted it and when.
 
     Times are seconds. Without the job table a task is taken to be submitted when it started. inst_num members of
-    plan_cpu and plan_gpu [%] and plan_mem [GB] each; MISC is no model. Tasks without a start or end, and those that
-    ask for nothing, are refused. That the tasks of one job run together is lost.
+    plan_cpu and plan_gpu [%] and plan_mem [GB] each; MISC is no model. A task's id is its job's, a dot and its name: no
+    workload's id may have a slash. Tasks without a start or end, and those that ask for nothing, are refused. That the
+    tasks of one job run together is lost.
     """
     builder = TraceBuilder("pai", path)
     submitted = _submitted(builder, jobs) if jobs is not None else {}
@@ -60,7 +61,7 @@ def read(path: str | Path, jobs: str | Path | None = None) -> Trace:
         )
         builder.add(
             TraceJob(
-                f"{row['job_name']}/{row['task_name']}",
+                f"{row['job_name']}.{row['task_name']}",
                 min(submit_s, started_s),
                 duration_s,
                 ask,

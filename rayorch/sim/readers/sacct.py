@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rayorch.core.errors import SpecError
+from rayorch.core.types import QueueId, QueueSpec
 from rayorch.sim.readers.rows import (
     CANCELLED,
     FAILED,
@@ -42,6 +44,8 @@ STATUSES = {
 RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT"})
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 
+MAX_PRIORITY = QueueSpec(QueueId("any")).max_priority
+
 _MEMORY = re.compile(r"^([0-9.]+)([KMGTP]?)$")
 _SCALES = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 """Slurm's units are powers of 1024; without one it means MiB."""
@@ -52,8 +56,9 @@ def read(path: str | Path, queue_by: str = "Partition", per_node: int = GPUS_PER
 
     A job runs from Start to End. GPUs are gres/gpu in AllocTRES, else ReqTRES, with the model that
     gres/gpu:MODEL names; its members are its nodes where the GPUs divide evenly between them. `queue_by`: the column
-    that is the queue. Of several records of one job (requeued ones, `--duplicates`) the last counts. Times have no
-    zone: they are taken as they stand.
+    that is the queue. Where priorities go beyond what ours may be, all are divided by one number, which keeps their
+    order. Of several records of one job (requeued ones, `--duplicates`) the last counts. Times have no zone: they are
+    taken as they stand.
     """
     builder = TraceBuilder("sacct", path)
     table = Table(path, COLUMNS, builder, SEPARATOR)
@@ -74,8 +79,9 @@ def read(path: str | Path, queue_by: str = "Partition", per_node: int = GPUS_PER
         last[id] = found
 
     builder.each(table, job)
+    step = -(-max((job.priority for job in last.values()), default=0) // MAX_PRIORITY) or 1
     for found in last.values():
-        builder.add(found)
+        builder.add(found if step == 1 else replace(found, priority=found.priority // step))
     return builder.build(f"columns {', '.join(COLUMNS)} separated by {SEPARATOR!r}", from_zero=True)
 
 

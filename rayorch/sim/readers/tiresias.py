@@ -27,7 +27,7 @@ def read(path: str | Path, per_node: int = 0) -> Trace:
                 number(row["duration"], "duration"),
                 builder.ask(members, each),
                 name=builder.text(row["model_name"]),
-                steps=whole(row["iterations"], "iterations", most=10**12),
+                steps=whole(row["iterations"], "iterations", least=1, most=10**12),
                 line=line,
             )
         )

@@ -10,6 +10,7 @@ import numpy as np
 from rayorch.core.types import QueueSpec, State
 from rayorch.sim.generators import offered_load
 from rayorch.sim.report.fairness import QueueShare, asked_while_held, by_queue, held_steps, jain, queue_shares, rhos
+from rayorch.sim.report.left_out import jobs_by_reason, rows_by_reason
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.over_time import Floats, Steps, parts
 from rayorch.sim.report.serving import attainment, gpus_held, over_time, share_of
@@ -84,6 +85,8 @@ def summarise(
         queues=shares,
         services=services,
         cut_short=outcome.cut_short,
+        refused=rows_by_reason(trace.refused),
+        turned_away=jobs_by_reason(outcome.turned_away),
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from rayorch.sim.report import plots
 from rayorch.sim.report.compare import Difference, Group, by_load, differences, groups
+from rayorch.sim.report.left_out import lines_in_words
 from rayorch.sim.report.measures import BY_KEY, HEADLINES, MEASURES
 from rayorch.sim.report.summary import Summary
-from rayorch.sim.report.text import difference, figure, load_name, notes, with_interval
+from rayorch.sim.report.text import difference, figure, largest_of, load_name, notes, with_interval
 
 STYLE = """
 body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1100px; padding: 0 1em; color: #222; }
@@ -43,6 +44,7 @@ def page(runs: Sequence[Summary], version: str) -> str:
         ]
     body += [_queues(group.runs[0]) for group in groups(runs)]
     body += [_services(group.runs[0]) for group in groups(runs)]
+    body += [_refused(runs)]
     body += ["<details><summary>What the figures mean</summary>", _meanings(), "</details>"]
     body += [f"<p>rayorch {_text(version)}; ± are 95 % confidence intervals over seeds.</p>"]
     return (
@@ -82,10 +84,12 @@ def _rows(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _figures(at_load: Sequence[Group]) -> str:
     keys = [m.key for m in MEASURES if any(group.of(m.key) is not None for group in at_load)]
     heading = ["", *(_text(group.profile) for group in at_load)]
-    return _rows(
-        heading,
-        ([_text(BY_KEY[key].label), *(_text(with_interval(key, g.of(key))) for g in at_load)] for key in keys),
-    )
+    rows = []
+    for key in keys:
+        values = [group.of(key) for group in at_load]
+        largest = largest_of(values)
+        rows.append([_text(BY_KEY[key].label), *(_text(with_interval(key, value, largest)) for value in values)])
+    return _rows(heading, rows)
 
 
 def _against(found: Sequence[Difference]) -> str:
@@ -116,6 +120,7 @@ def _plots(at_load: Sequence[Group]) -> list[str]:
 def _queues(run: Summary) -> str:
     if len(run.queues) < 2:
         return ""
+    jct, wait = largest_of(s.jct_avg_s for s in run.queues), largest_of(s.wait_avg_s for s in run.queues)
     rows = [
         [
             _text(s.queue),
@@ -124,8 +129,8 @@ def _queues(run: Summary) -> str:
             f"{s.held_gpu_h:,.0f}",
             f"{s.held_share * 100:.1f} %",
             "" if s.got is None else f"{s.got * 100:.1f} %",
-            _text(figure("jct_avg_s", s.jct_avg_s)),
-            _text(figure("wait_avg_s", s.wait_avg_s)),
+            _text(figure("jct_avg_s", s.jct_avg_s, jct)),
+            _text(figure("wait_avg_s", s.wait_avg_s, wait)),
         ]
         for s in run.queues
     ]
@@ -152,6 +157,18 @@ def _services(run: Summary) -> str:
     heading = ("application", "queue", "attainment", "time in which all was met", "replicas", "GPU-h", "stops")
     name = f"Applications: {run.profile}, load {load_name(run.load)}, seed {run.seed}"
     return f"<details><summary>{_text(name)}</summary>{_rows(heading, rows)}</details>"
+
+
+def _refused(runs: Sequence[Summary]) -> str:
+    """Rows of the file that could not be used, by reason."""
+    if not runs or not runs[0].refused:
+        return ""
+    first = runs[0]
+    rows = [[_text(one.reason), f"{one.count:,}", _text(lines_in_words(one))] for one in first.refused]
+    if more := first.refused_rows - sum(one.count for one in first.refused):
+        rows.append(["other reasons", f"{more:,}", ""])
+    name = f"Rows of the trace that could not be used: {first.refused_rows:,}"
+    return f"<details><summary>{_text(name)}</summary>{_rows(('why', 'rows', 'where'), rows)}</details>"
 
 
 def _meanings() -> str:

@@ -8,6 +8,7 @@ from typing import cast
 
 from rayorch.core.errors import SpecError
 from rayorch.sim.report.fairness import QueueShare
+from rayorch.sim.report.left_out import RefusedJobs, RefusedRows, jobs_from, rows_from
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.serving import ServiceShare
 
@@ -48,7 +49,8 @@ class OverTime:
 class Summary:
     """One finished run. `load`: offered load that arrivals were compressed to; None: as they are in the trace.
 
-    `offered_load`: GPU-seconds asked for over capacity while jobs came. `refused_rows`: of the trace's file.
+    `offered_load`: GPU-seconds asked for over capacity while jobs came. `refused_rows`: of the trace's file;
+    `refused`: why, and where the first of them are. `turned_away`: why jobs were refused at the door.
     `too_large`: the first jobs that the empty cluster can't hold, by name, with what they ask for. `stopped_at_s`: the
     limit on simulated time, where one was set. `cut_short`: moments in which decisions undid each other without an end.
     """
@@ -71,6 +73,8 @@ class Summary:
     queues: tuple[QueueShare, ...] = field(default=())
     services: tuple[ServiceShare, ...] = field(default=())
     cut_short: int = 0
+    refused: tuple[RefusedRows, ...] = ()
+    turned_away: tuple[RefusedJobs, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """As JSON has it."""
@@ -95,6 +99,8 @@ def summary_from(value: object) -> Summary:
         given["queues"] = tuple(QueueShare(**queue) for queue in given["queues"])
         given["services"] = tuple(ServiceShare(**service) for service in given["services"])
         given["too_large"] = tuple(str(name) for name in given["too_large"])
+        given["refused"] = rows_from(given["refused"])
+        given["turned_away"] = jobs_from(given["turned_away"])
         return Summary(**given)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError("", f"is no run's summary: {type(error).__name__}: {error}") from error

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rayorch.sim.report.compare import Difference, Group, Interval, Verdict, groups, seeds_change_nothing
+from rayorch.sim.report.left_out import jobs_in_words, rows_in_words
 from rayorch.sim.report.measures import BY_KEY, Unit
 from rayorch.sim.report.summary import Summary
 
 
-def figure(key: str, value: float | None) -> str:
-    """A figure with its unit, empty for None."""
-    return "" if value is None else _sized(BY_KEY[key].unit, value, value)
+def figure(key: str, value: float | None, largest: float | None = None) -> str:
+    """A figure with its unit, empty for None. `largest`: of those beside it, which all get the unit that suits it."""
+    return "" if value is None else _sized(BY_KEY[key].unit, value, value if largest is None else largest)
 
 
-def with_interval(key: str, value: Interval | None) -> str:
-    """A mean ± half its interval, both in the unit that suits the mean; without an interval the mean alone."""
+def with_interval(key: str, value: Interval | None, largest: float | None = None) -> str:
+    """A mean ± half its interval, both in the unit that suits the mean (or `largest`); without an interval the mean."""
     if value is None:
         return ""
-    unit = BY_KEY[key].unit
-    mean = _sized(unit, value.mean, value.mean)
+    unit, scale = BY_KEY[key].unit, value.mean if largest is None else largest
+    mean = _sized(unit, value.mean, scale)
     if value.half is None or (unit is Unit.COUNT and value.half == 0.0):
         return mean
-    return f"{mean} ±{_sized(unit, value.half, value.mean, bare=True)}"
+    return f"{mean} ±{_sized(unit, value.half, scale, bare=True)}"
+
+
+def largest_of(values: Iterable[Interval | float | None]) -> float | None:
+    """The largest size among means or figures; None without any."""
+    sizes = [abs(value.mean if isinstance(value, Interval) else value) for value in values if value is not None]
+    return max(sizes, default=None)
 
 
 def _sized(unit: Unit, value: float, scale: float, bare: bool = False) -> str:
@@ -77,7 +84,8 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
         return ("no run has finished",)
     first = runs[0]
     if first.refused_rows:
-        said.append(f"{_counted(first.refused_rows, 'row')} of the trace could not be used")
+        why = rows_in_words(first.refused, first.refused_rows)
+        said.append(f"{_counted(first.refused_rows, 'row')} of the trace could not be used: {why}")
     most = max(runs, key=lambda run: run.figures["too_large"] or 0)
     if count := int(most.figures["too_large"] or 0):
         more = f" and {count - len(most.too_large)} more" if count > len(most.too_large) else ""
@@ -86,11 +94,10 @@ def notes(runs: Sequence[Summary]) -> tuple[str, ...]:
             f"{_counted(count, 'job', 'is', 'are')} too large for the empty cluster or of models that it lacks,"
             f" and not played: {names}"
         )
-    if refused := int(max(run.figures["refused"] or 0 for run in runs)):
-        said.append(
-            f"{_counted(refused, 'job', 'was', 'were')} refused at the door and never waited: no queue takes them,"
-            " or their id is none"
-        )
+    most = max(runs, key=lambda run: run.figures["refused"] or 0)
+    if count := int(most.figures["refused"] or 0):
+        why = jobs_in_words(most.turned_away, count)
+        said.append(f"{_counted(count, 'job', 'was', 'were')} refused at the door and never waited: {why}")
     if failed := int(max(run.figures["failed"] or 0 for run in runs)):
         said.append(f"{_counted(failed, 'job')} ended as failed or cancelled, as in the trace, and in no JCT")
     turned_away = {f"{s.service} was refused at the door: {s.refused}" for r in runs for s in r.services if s.refused}

@@ -6,6 +6,7 @@ The cluster's witness: it hears which attempts start, change their seats and are
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rayorch.core.decisions import Decision, Watch
 from rayorch.core.endings import SOFT
@@ -22,7 +23,7 @@ from rayorch.sim.trace.events import Moment, Moments
 from rayorch.sim.trace.faults import Faults
 from rayorch.sim.trace.jobs import RunningJob
 from rayorch.sim.trace.model import TraceJob
-from rayorch.sim.trace.outcome import JobRecord
+from rayorch.sim.trace.outcome import JobRecord, TurnedAway
 from rayorch.sim.trace.serving import Serving
 from rayorch.sim.trace.wakes import Wakes
 
@@ -38,7 +39,8 @@ CRASH_CODE = 1
 
 class Attempts:
     """See the module. `jobs`: that have come and not ended; `all`: every one that has come; `live`: how many hold
-    seats; `done`: how many have ended. `in_vain`: repairs in a row, while nothing ran, that have let nobody start.
+    seats; `done`: how many have ended; `turned_away`: why the door refused some. `in_vain`: repairs in a row, while
+    nothing ran, that have let nobody start.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Attempts:
         self.live = 0
         self.in_vain = 0
         self.done = 0
+        self.turned_away: dict[str, TurnedAway] = {}
         self._ended: list[WorkloadId] = []
         self._beside = Beside(colocation, self.jobs) if colocation is not None else None
         cluster.witness = self
@@ -83,10 +86,18 @@ class Attempts:
             running.state, running.ended_s = State.FAILED, cluster.now_s
             self.done += 1
             diary.write(f"{cluster.now_s!r} refuse {job.id} {error}\n")
+            self._turn_away(job, str(error))
             return
         self.jobs[running.id] = running
         diary.waiting += job.ask.gpu_units
         diary.waiting_jobs += 1
+
+    def _turn_away(self, job: TraceJob, reason: str) -> None:
+        """Counted by the reason without what this one job said ("…, got 7")."""
+        kind = reason.partition(", got ")[0]
+        first = self.turned_away.get(kind)
+        seen = TurnedAway(1, reason, job.id, job.line) if first is None else replace(first, count=first.count + 1)
+        self.turned_away[kind] = seen
 
     def comes_to(self, kind: Moment, job: RunningJob, now_s: float) -> None:
         """An attempt has come to one of its own moments."""

@@ -118,6 +118,17 @@ class ServiceRecord:
     refused: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """So many jobs that the door refused for one reason; `id`, `line` (in the trace's file, 0: none) and `reason` are
+    the first one's."""
+
+    count: int
+    reason: str
+    id: str
+    line: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """One run of a trace under a profile.
@@ -126,6 +137,7 @@ class Outcome:
     `cpu_s`: of the loop. `log_sha256`: of everything that happened, in order: the same trace, nodes, profile, models
     and seed give the same. `fixed_nodes`: how many were there all the time; `stays`: of nodes of groups, by when they
     went. `cut_short`: moments in which decisions undid each other without an end, so that it went on a minute later.
+    `turned_away`: why the door refused jobs.
     """
 
     trace: str
@@ -141,3 +153,4 @@ class Outcome:
     stays: tuple[NodeStay, ...] = ()
     services: tuple[ServiceRecord, ...] = ()
     cut_short: int = 0
+    turned_away: tuple[TurnedAway, ...] = ()

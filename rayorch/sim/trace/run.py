@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from resource import RUSAGE_THREAD, getrusage
 
+from rayorch.core.admission import check_queue
 from rayorch.core.errors import SpecError
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
@@ -89,10 +90,13 @@ def run(
 
 
 def with_queues(trace: Trace, queues: Sequence[QueueSpec]) -> tuple[QueueSpec, ...]:
-    """These queues, and those that jobs name besides, with the queues above them; parents first."""
+    """These queues, and those that jobs name besides, with the queues above them; parents first.
+
+    What can't be a queue's name is left out: the door refuses its jobs, and says so.
+    """
     known = {spec.id: spec for spec in queues}
     asking = {job.queue for job in trace.jobs} | {service.queue for service in trace.services}
-    for name in sorted(asking | {spec.id for spec in queues}):
+    for name in sorted({name for name in asking if _may_be(name)} | {spec.id for spec in queues}):
         at = QueueId(name)
         while at not in known or QueueSpec(at).parent is not None:
             known.setdefault(at, QueueSpec(at))
@@ -101,6 +105,15 @@ def with_queues(trace: Trace, queues: Sequence[QueueSpec]) -> tuple[QueueSpec, .
                 break
             at = parent
     return tuple(known[id] for id in sorted(known))
+
+
+def _may_be(name: str) -> bool:
+    """Whether a queue may be called so."""
+    try:
+        check_queue(QueueSpec(QueueId(name)))
+    except SpecError:
+        return False
+    return True
 
 
 def _cpu_s() -> float:
@@ -309,6 +322,7 @@ class _Loop:
             events=self._diary.events,
             turns=self._turns,
             cut_short=self._cut_short,
+            turned_away=tuple(self._attempts.turned_away.values()),
             cpu_s=_cpu_s() - self._begun_s,
             log_sha256=self._diary.sha256,
             services=() if self._serving is None else self._serving.records(now_s),

@@ -312,7 +312,7 @@ def test_acme(file: Callable[..., Path]) -> None:
 def test_pai(file: Callable[..., Path]) -> None:
     trace = open_trace(file(PAI_TASKS), jobs=file(PAI_JOBS, "jobs"))
     half, worker, ps = trace.jobs
-    assert (half.id, half.user, half.started_s, half.submit_s) == ("4f057/tensorflow", "58540f", 62.0, 0.0)
+    assert (half.id, half.user, half.started_s, half.submit_s) == ("4f057.tensorflow", "58540f", 62.0, 0.0)
     assert (_gpus(half), half.ask.models, half.ask.each.units("CPU") / UNIT) == ((1, 0.5), (), 6.0)
     assert (_gpus(worker), worker.ask.models, worker.status) == ((4, 1.0), ("V100",), "failed")
     assert _gpus(ps) == (2, 0.0)
@@ -562,3 +562,13 @@ def test_tables_of_throughputs_that_are_none_are_refused(tmp_path: Path) -> None
                 read(path)
     with pytest.raises(SpecError):
         load_throughput_models(tmp_path / "none")
+
+
+def test_slurm_priorities_beyond_ours_keep_their_order(file: Callable[..., Path]) -> None:
+    header = "JobID|Submit|Start|End|State|NCPUS|Priority"
+    times = "2026-01-01T00:00:00|2026-01-01T00:00:00|2026-01-01T01:00:00|COMPLETED|1"
+    rows = [f"{n}|{times}|{priority}" for n, priority in enumerate((0, 7, 2_000_000, 4_294_901_758))]
+    found = open_trace(file("\n".join((header, *rows[:2])))).jobs
+    assert [job.priority for job in found] == [0, 7]
+    found = open_trace(file("\n".join((header, *rows)))).jobs
+    assert [job.priority for job in found] == [0, 0, 465, 999_977]

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from rayorch.sim.report import plots
-from rayorch.sim.report.compare import Verdict, differences, groups, interval, seeds_change_nothing, student
+from rayorch.sim.report.compare import Interval, Verdict, differences, groups, interval, seeds_change_nothing, student
 from rayorch.sim.report.document import document
 from rayorch.sim.report.measures import BY_KEY
 from rayorch.sim.report.metrics import summarise
 from rayorch.sim.report.page import page
 from rayorch.sim.report.summary import Summary
-from rayorch.sim.report.text import change, difference, figure, notes, with_interval
+from rayorch.sim.report.text import change, difference, figure, largest_of, notes, with_interval
 from tests.sim.report.outcomes import job, outcome, record, trace
 
 
@@ -83,6 +83,10 @@ def test_figures_in_words() -> None:
     assert figure("jct_avg_s", 600.0) == "10 min"
     assert figure("jct_avg_s", 72_000.0) == "20 h"
     assert figure("utilisation", 0.5) == "50.00 %"
+    side_by_side = [Interval(72_000.0, 360.0, 3), Interval(600.0, 60.0, 3), None]
+    largest = largest_of(side_by_side)  # one unit for all of a column
+    shown = [with_interval("jct_avg_s", one, largest) for one in side_by_side]
+    assert shown == ["20 h ±0.1", "0.1667 h ±0.01667", ""] and largest_of([None]) is None
     assert figure("jobs", 12_345) == "12,345"
     assert figure("rho_worst", None) == ""
     assert with_interval("jct_avg_s", interval([7_200.0, 10_800.0])) == "2.5 h ±6.353"
