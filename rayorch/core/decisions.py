@@ -171,6 +171,7 @@ class WaitReason(StrEnum):
     FOREIGN_USE = "ForeignUse"  # it would fit if GPUs used outside grants came back
     RELEASING = "Releasing"  # its room is being freed by a stop or shrink
     RESERVED_FOR_HEAD = "ReservedForHead"  # what is free is held for a workload ahead
+    APPLICATIONS = "Applications"  # applications that it may not take from hold what it needs, and they don't end
     PREEMPTION_DELAY = "PreemptionDelay"  # it evicts nobody yet, so that nodes can be added first
     BACK_OFF = "BackOff"  # it failed a moment ago and waits before the next attempt
     LEASE = "Lease"  # a former attempt that we lost contact with may still run

@@ -18,6 +18,7 @@ from rayorch.core.decisions import Reserve, Start
 from rayorch.core.planning.charges import fits_quota
 from rayorch.core.planning.claims import Claim, Gang
 from rayorch.core.planning.draft import Draft
+from rayorch.core.planning.lasting import beside_applications
 from rayorch.core.planning.repair import seats_for
 from rayorch.core.planning.seats import Search, find
 from rayorch.core.planning.timeline import Opening, Timeline, opening
@@ -137,12 +138,15 @@ def hold(draft: Draft, claim: Claim) -> bool:
     if (later := _opening(draft, claim)) is not None:
         return _held(draft, claim, later.nodes, later.at_s)
     search = draft.idle_search()
-    found = [nodes for shape in claim.shape.by_model if (nodes := find(shape.loose, search)) is not None]
+    found = [(shape, nodes) for shape in claim.shape.by_model if (nodes := find(shape.loose, search)) is not None]
     if not found:
         draft.no_room.add(key)
         return False
+    places = beside_applications(draft, claim, found)
+    if not places:
+        return False
     # Of several accelerator models the one that is in use least, then the preferred one.
-    nodes = min(found, key=lambda nodes: sum(draft.in_use(node) for node in set(nodes)))
+    nodes = min(places, key=lambda nodes: sum(draft.in_use(node) for node in set(nodes)))
     return _held(draft, claim, nodes, None)
 
 

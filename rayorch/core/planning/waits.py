@@ -18,6 +18,7 @@ from rayorch.core.planning.claims import Claim, Shape
 from rayorch.core.planning.device_waits import device_waits
 from rayorch.core.planning.draft import Draft, Leaving
 from rayorch.core.planning.group_waits import lacks
+from rayorch.core.planning.lasting import application_wait
 from rayorch.core.planning.nest import count_fitting
 from rayorch.core.planning.seats import Search, fill, find, free_total
 from rayorch.core.planning.set_aside import opened
@@ -163,7 +164,8 @@ def hopeless(draft: Draft, shape: Shape) -> bool:
 
 def reasons(draft: Draft, claim: Claim) -> tuple[Wait, ...]:
     """Why a claim that found neither room nor victims waits, by the books as they are now."""
-    found = (*quota_waits(draft, claim), *room_waits(draft, claim.shape))
+    room = room_waits(draft, claim.shape)
+    found = (*quota_waits(draft, claim), *room, *(application_wait(draft, claim) if room else ()))
     if found:
         return found
     # What it lacked when it was looked at has come free since, and went to others or to nobody in this turn.

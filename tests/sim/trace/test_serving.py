@@ -110,3 +110,12 @@ def test_faults_and_applications_together_end(seed: int) -> None:
     models = SimModels(failures=FailureModel((law,)))
     outcome = run(beside(made, service), nodes(2), DEFAULT, models=models, seed=seed)
     assert all(record.state is State.SUCCEEDED for record in outcome.records)
+
+
+def test_a_job_that_needs_what_an_application_holds_keeps_no_other_waiting() -> None:
+    """All GPUs, beside an application: it never starts, and says why; everybody else is done as without it."""
+    jobs = [job("all", 5, 100, gpus=8, members=2), *(job(f"j{n}", 10.0 * n, 50, gpus=2) for n in range(12))]
+    alone = run(beside(trace(*jobs[1:]), replace(BURST, demand=((0.0, 2.0),))), nodes(2), DEFAULT, until_s=2000.0)
+    outcome = run(beside(trace(*jobs), replace(BURST, demand=((0.0, 2.0),))), nodes(2), DEFAULT, until_s=2000.0)
+    ends = {record.id: record.ended_s for record in outcome.records}
+    assert ends == {"all": None} | {record.id: record.ended_s for record in alone.records}
