@@ -21,7 +21,6 @@ of coming and going (`benchmarks/played/openb_times.py`), and prints a table of 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -30,6 +29,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.harness import arguments, percentile, report, say
+from benchmarks.played.kept import Kept, Run
 from benchmarks.played.openb import LISTS, Fill, Scene, filled, large, played, profile_of, read_pods
 from benchmarks.played.openb_moves import Moved, moved
 from benchmarks.played.openb_times import Waits, timed
@@ -40,33 +40,12 @@ from rayorch.policies.place import fgd, fragmentation, weighted_best_fit
 FIRST_SEED = 42
 POLICIES: Mapping[str, ModuleType] = {"fgd": fgd, "ours": fragmentation, "best fit": weighted_best_fit}
 MOVES: Mapping[str, ModuleType] = {"greedy": greedy_gradient, "sampled": sampled_search}
-Run = tuple[str, str, int]
-"""(list, policy, seed)."""
 
 
 def play(run: Run) -> tuple[Run, dict[int, float]]:
     """One run."""
     name, policy, seed = run
     return run, played(name, POLICIES[policy], seed)
-
-
-class Kept:
-    """Runs that are done, in a file of one JSON object a line; without a file in memory alone."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.done: dict[Run, dict[int, float]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
-            row = json.loads(line)
-            self.done[row["list"], row["policy"], row["seed"]] = {int(load): x for load, x in row["loads"].items()}
-
-    def put(self, run: Run, loads: dict[int, float]) -> None:
-        """One more."""
-        self.done[run] = loads
-        if self.path is not None:
-            row = {"list": run[0], "policy": run[1], "seed": run[2], "loads": loads}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
 
 
 def allocations(seeds: int, processes: int, kept: Kept) -> dict[tuple[str, str, int], float]:
