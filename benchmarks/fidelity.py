@@ -6,8 +6,8 @@
     fifo_wait_s       average wait of strict first in, first out on 2,000 jobs of Philly; AccaSim: 79,522.35 s
     fifo_makespan_s   from the first submission to the last end there; AccaSim: 5,944,538 s
 
-Of the placement policies as many seeds are played as it takes to know the mean to a tenth of a point. `--keep FILE` writes
-each of these runs that is done to a file and does not play again what is in it; `--part` plays only some of it.
+Of the placement policies as many seeds are played as it takes to know the mean to a tenth of a point. `--keep FILE`
+writes each of these runs that is done to a file and does not play again what is in it; `--part` plays only some of it.
 
 The data is looked for in $RAYORCH_DATA, else in ../shared/data (docs/data.md says where it is published).
 """
