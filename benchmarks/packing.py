@@ -21,7 +21,7 @@ from benchmarks.gandiva import turns as turns_of
 from benchmarks.harness import arguments, report, say
 from benchmarks.las import mean
 from benchmarks.played.traces import data_folder, nodes
-from rayorch.core.policy import BackfillKnobs, Profile
+from rayorch.core.policy import BackfillKnobs, PackingKnobs, Profile
 from rayorch.core.types import Resources
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.place import apart
@@ -43,14 +43,19 @@ LOADS = (1.0, 0.5, 1.5)
 FJF: Profile = replace(DEFAULT, name="first fit", backfill=BackfillKnobs(hold=False))
 TURNS: Profile = turns_of(600.0)
 OURS = "turns, apart"
+APART: Profile = replace(TURNS, name=OURS, score=apart.score, device=apart.device)
+FIRST_APART: Profile = replace(FJF, name="first fit, apart", score=apart.score, device=apart.device)
+UNPACK = PackingKnobs(unpack=True)
 PROFILES = (
     TURNS,
-    replace(TURNS, name=OURS, score=apart.score, device=apart.device),
+    APART,
+    replace(APART, name=f"{OURS}, unpacked", packing=UNPACK),
     DEFAULT,
     FJF,
-    replace(FJF, name="first fit, apart", score=apart.score, device=apart.device),
+    FIRST_APART,
+    replace(FIRST_APART, name="first fit, apart, unpacked", packing=UNPACK),
 )
-"""Apart: two jobs on one GPU only where none is free."""
+"""Apart: two jobs on one GPU only where none is free. Unpacked: and taken apart when they hinder each other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rayorch.core.decisions import Plan, Start, Wait, WaitReason
 from rayorch.core.snapshot import Snapshot
-from rayorch.core.types import State, Workload, WorkloadId
+from rayorch.core.types import State, StopCause, Workload, WorkloadId
 
 SENTENCES: Mapping[WaitReason, str] = {
     WaitReason.QUOTA: "The queue, or one above it, may hold no more.",
@@ -138,7 +138,9 @@ def _live_line(workload: Workload) -> str:
     size = ", ".join(f"{count} {role}" for role, count in workload.size) or "no members"
     if workload.state is State.STOPPING and workload.stop is not None:
         return f"{workload.id} is being stopped ({workload.stop.cause.value}): {workload.stop.reason}."
-    return f"{workload.id} is {workload.state.value} in attempt {workload.attempt} with {size}."
+    said = f"{workload.id} is {workload.state.value} in attempt {workload.attempt} with {size}."
+    beside = workload.pace.beside if workload.pace is not None else ()
+    return f"{said} It shares a GPU with {', '.join(id for id, _ in beside)}." if beside else said
 
 
 def _pending_lines(
@@ -150,4 +152,12 @@ def _pending_lines(
         waits = (Wait(WaitReason.PLANNING, "it is not part of the last plan"),)
     where = f"number {position} of {len(plan.positions)} that wait" if position is not None else "waiting"
     when = f", expected to start in {starts_in_s:.0f} s" if starts_in_s is not None else ""
-    return [f"{workload.id} is {where}{when}.", *(sentence(wait) for wait in waits)]
+    return [f"{workload.id} is {where}{when}.", *_unpacked(workload), *(sentence(wait) for wait in waits)]
+
+
+def _unpacked(workload: Workload) -> tuple[str, ...]:
+    """That it asks for more than was submitted, and since what."""
+    if workload.asked is None:
+        return ()
+    since = f": {workload.reason}" if workload.last_cause is StopCause.UNPACKED else ""
+    return (f"It asks for whole GPUs, and was submitted with parts{since}.",)

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from rayorch.config import ClusterDocument, load_profile, parse_document
 from rayorch.core.attempts import advance
 from rayorch.core.decisions import Plan, Reserve, Stop, Watch
+from rayorch.core.errors import SpecError
 from rayorch.core.events import AttemptEnded, Submitted
 from rayorch.core.eviction import PackingKnobs
+from rayorch.core.explain import explain
 from rayorch.core.history import History
 from rayorch.core.lifecycle import Move
 from rayorch.core.pace import Beside, Pace
@@ -186,6 +189,29 @@ def test_news_of_who_is_beside_whom_is_noted_once() -> None:
     assert _watched(_made(ONE, A, again))["a"].beside == ((B[0].id, 2),)
 
 
+def test_explain_says_who_shares_its_gpu() -> None:
+    seen = snapshot(ONE, [A, B])
+    (line,) = explain(A[0].id, plan(seen, DEFAULT), seen).lines
+    assert line == "a is RUNNING in attempt 1 with 1 worker. It shares a GPU with b."
+
+
+def test_documents_say_it_and_what_cannot_be_is_refused() -> None:
+    head: dict[str, object] = {"apiVersion": "rayorch/v1", "kind": "Cluster", "metadata": {"name": "main"}}
+
+    def knobs(**packing: object) -> PackingKnobs:
+        made = parse_document({**head, "spec": {"packing": packing}})
+        assert isinstance(made, ClusterDocument)
+        return load_profile(made.to_core().profile).packing
+
+    assert knobs() == PackingKnobs() and not PackingKnobs().unpack
+    said = knobs(unpack=True, leastTogether=1.1, measure="5m", perTurn=2, cooldown="1h", worth=2)
+    assert said == PackingKnobs(True, 1.1, 300.0, 2, 3600.0, 2.0)
+    wrong = {"measure": "59s", "leastTogether": 2.1, "perTurn": 0, "cooldown": "soon", "worth": -1, "unpack": "maybe"}
+    for key, value in wrong.items():
+        with pytest.raises(SpecError, match=f"spec.packing.{key}"):
+            knobs(**{key: value})
+
+
 def test_whole_gpus_are_watched_for_what_their_kind_does_alone_and_gangs_are_not() -> None:
     whole = _shares("a", 1.0, gpu=1)
     assert list(_watched(_made(ONE, (replace(whole[0], pace=None), whole[1])))) == ["a"]
@@ -212,5 +238,9 @@ def test_who_was_unpacked_asks_for_a_whole_gpu_and_is_still_what_was_submitted()
     assert back.pace == Pace(alone=1000.0), "and its pace alone is kept"
     tree._put(back, NOW)  # what a replay comes to
     assert tree.submit(asked, NOW) == ()
+    made = plan(snapshot(ONE, [B, back]), PROFILE)
+    assert explain(back.id, made, snapshot(ONE, [B, back])).lines[1] == (
+        "It asks for whole GPUs, and was submitted with parts: unpacked."
+    )
     moved = advance(replace(A[0], spec=asked), replace(over, cause=StopCause.MOVED))
     assert moved.spec == asked and moved.asked is None
