@@ -78,6 +78,11 @@ def test_every_field_of_a_queue_arrives() -> None:
         ({"cells": [{"level": "node"}]}, "spec.cells[0].count"),
         ({"cells": [{"level": "node", "count": 0}]}, "spec.cells[0].count"),
         ({"cells": [{"level": "", "count": 1}]}, "spec.cells[0].level"),
+        ({"cells": [{"level": "node", "count": 1, "gpusEach": 0}]}, "spec.cells[0].gpusEach"),
+        ({"cells": [{"level": "node", "count": 1, "gpusEach": True}]}, "spec.cells[0].gpusEach"),
+        ({"cells": [{"level": "node", "count": True}]}, "spec.cells[0].count"),
+        ({"cells": [{"level": "node", "count": float("nan")}]}, "spec.cells[0].count"),
+        ({"cells": [{"level": "node", "count": -1}]}, "spec.cells[0].count"),
         ({"cells": [{"level": "node", "count": 1, "gpus": 8}]}, "spec.cells[0].gpus"),
     ],
 )

@@ -109,11 +109,16 @@ def lines_of(queue: Item, now_s: float) -> Iterator[tuple[str, str]]:
 
 def cells_text(cell: Item) -> str:
     """ "2 of level rack (H100): 1 bound, 1 owed"; and how many of these can't be had now."""
-    model = f" ({cell['model']})" if cell["model"] else ""
+    size = f"{cell['gpusEach']} GPUs each" if cell.get("gpusEach") else ""
+    words = ", ".join(str(word) for word in (cell["model"], size) if word)
+    model = f" ({words})" if words else ""
     said = f"{cell['count']} of level {cell['level']}{model}"
     if cell["bound"] is None:
         return f"{said}, which no plan keeps"
     lacking = f", {cell['lacking']} of them can't be had now" if cell["lacking"] else ""
+    there = cell.get("there")
+    if lacking and isinstance(there, int) and isinstance(cell["count"], int) and there < cell["count"]:
+        lacking += f": the cluster has {there or 'none'} of that kind"
     return f"{said}: {cell['bound']} bound, {cell['owed']} owed{lacking}"
 
 

@@ -52,15 +52,16 @@ class BudgetBody(Model):
 
 
 class CellBody(Model):
-    """So many whole nodes (`level: node`), or whole domains of a level, with GPUs of one model."""
+    """So many whole nodes (`level: node`), or whole domains of a level, with GPUs of one model, and so many of them."""
 
     level: Annotated[str, Field(min_length=1, max_length=253)]
     count: Annotated[int, Field(ge=1, le=1_000_000)]
     model: Annotated[str, Field(max_length=253)] = ""
+    gpus_each: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
     def to_core(self) -> CellShare:
         """In core's words."""
-        return CellShare(self.level, self.count, self.model)
+        return CellShare(self.level, self.count, self.model, self.gpus_each or 0)
 
 
 class QueueBody(Model):

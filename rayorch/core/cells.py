@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rayorch.core.ids import NodeId, QueueId
 from rayorch.core.topology import Domain, Topology
-from rayorch.core.types import NodeSpec
+from rayorch.core.types import UNIT, NodeSpec
 
 OUTSIDE = ""
 """The level of an attempt that does not lie in cells of its queue."""
@@ -23,17 +23,22 @@ OUTSIDE = ""
 
 @dataclass(frozen=True, slots=True, order=True)
 class CellKind:
-    """Cells that are as good as each other: whole domains of a level, of nodes with GPUs of one model (empty: none)."""
+    """Cells that are as good as each other: whole domains of a level, of nodes with GPUs of one model (empty: none).
+
+    `gpus`: how many each has, 0: as many as most of them.
+    """
 
     level: str
     model: str
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CellsView:
     """How a queue's cells of one kind are: `bound` hold its work, `owed` don't, `lacking` of these can't be had.
 
-    What can't be had now: all nodes of the kind are lost, out of service, or hold what can't be stopped.
+    What can't be had now: all nodes of the kind are lost, out of service, or hold what can't be stopped. `there`: how
+    many domains of the kind the cluster has at all, None where that was not counted.
     """
 
     queue: QueueId
@@ -43,6 +48,8 @@ class CellsView:
     bound: int
     owed: int
     lacking: int
+    gpus_each: int = 0
+    there: int | None = None
 
 
 def the_model(model: str, topology: Topology, nodes: Mapping[NodeId, NodeSpec]) -> str | None:
@@ -61,7 +68,9 @@ def domains_of(kind: CellKind, topology: Topology, nodes: Mapping[NodeId, NodeSp
     found: list[tuple[tuple[tuple[int, int], ...], Domain]] = []
     for domain in topology.at(kind.level):
         if all(topology.models.get(node, "") == kind.model for node in domain.nodes):
-            sizes = (nodes[node].total for node in domain.nodes)
+            sizes = [nodes[node].total for node in domain.nodes]
+            if kind.gpus and sum(size.gpu_units for size in sizes) != kind.gpus * UNIT:
+                continue
             found.append((tuple(sorted((size.gpu_units, size.units("CPU")) for size in sizes)), domain))
     shapes = Counter(shape for shape, _ in found)
     usual = max(shapes, key=lambda shape: (shapes[shape], shape), default=())
@@ -70,28 +79,6 @@ def domains_of(kind: CellKind, topology: Topology, nodes: Mapping[NodeId, NodeSp
 
 Rank = Callable[[Domain], tuple[object, ...]]
 """Which of several domains stand for cells that are owed; the smallest first."""
-
-
-def witness(
-    owed: Mapping[CellKind, int],
-    whole: Mapping[CellKind, Collection[Domain]],
-    levels: tuple[str, ...],
-    rank: Rank,
-) -> dict[CellKind, tuple[Domain, ...]]:
-    """For each kind as many of its `whole` domains as are owed, or all that there are, no two of which share a node.
-
-    Larger cells first, since smaller ones fit beside them; of equal ones those in domains that are broken already, so
-    that larger ones stay whole. `levels`: from the outermost inwards.
-    """
-    taken: set[NodeId] = set()
-    found: dict[CellKind, tuple[Domain, ...]] = {}
-    outer_first = {level: n for n, level in enumerate(levels)}
-    kinds = sorted(owed, key=lambda kind: (outer_first.get(kind.level, len(levels)), kind))
-    for kind in kinds:
-        able = [domain for domain in whole.get(kind, ()) if taken.isdisjoint(domain.nodes)]
-        found[kind] = tuple(sorted(able, key=lambda domain: (*rank(domain), domain.name))[: max(0, owed[kind])])
-        taken.update(node for domain in found[kind] for node in domain.nodes)
-    return found
 
 
 def touched(domains: Iterable[Domain], nodes: Collection[NodeId]) -> tuple[Domain, ...]:

@@ -119,8 +119,16 @@ def _check_cells(cells: tuple[CellShare, ...]) -> None:
         check_whole(share.count, f"{field}.count")
         if not 1 <= share.count <= MAX_CELLS:
             raise SpecError(f"{field}.count", f"must be from 1 to {MAX_CELLS}, got {share.count}")
-        if any((share.level, share.model) == (other.level, other.model) for other in cells[:n]):
-            raise SpecError(field, f"names cells of level {share.level} a second time")
+        check_whole(share.gpus_each, f"{field}.gpus_each")
+        if not 0 <= share.gpus_each <= MAX_CELLS:
+            raise SpecError(f"{field}.gpus_each", f"must be from 0 to {MAX_CELLS}, got {share.gpus_each}")
+        for other in cells[:n]:
+            if (share.level, share.model) != (other.level, other.model):
+                continue
+            if share.gpus_each == other.gpus_each:
+                raise SpecError(field, f"names cells of level {share.level} a second time")
+            if not share.gpus_each or not other.gpus_each:
+                raise SpecError(f"{field}.gpus_each", f"of several sizes of level {share.level} each must be named")
 
 
 def _check_count(value: int | None, field: str) -> None:

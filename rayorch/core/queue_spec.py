@@ -42,11 +42,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class CellShare:
-    """So many whole domains of a level ("node": whole nodes) of one GPU model; empty: the only one that there is."""
+    """So many whole domains of a level ("node": whole nodes) of one GPU model; empty: the only one that there is.
+
+    `gpus_each`: how many GPUs each of them has, where domains of the level differ; 0: the size that most are of.
+    """
 
     level: str
     count: int
     model: str = ""
+    gpus_each: int = 0
 
 
 @dataclass(frozen=True, slots=True)

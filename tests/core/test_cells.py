@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from rayorch.cli.queues import cells_text
-from rayorch.core.decisions import Plan, Resize, Start, WaitReason
+from rayorch.core.decisions import Plan, Resize, Start, Stop, WaitReason
 from rayorch.core.errors import StalePlanError
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
@@ -237,6 +237,43 @@ def test_a_reservation_keeps_off_owed_cells_and_they_off_it() -> None:
         assert made.cells[0].lacking == 0
 
 
+# ---------------------------------------------------------------- domains of several sizes
+
+
+def sized(path: str, *sizes: tuple[int, int]) -> QueueSpec:
+    """A queue with so many nodes of so many GPUs."""
+    return replace(queue(path), cells=tuple(CellShare("node", count, gpus_each=gpus) for gpus, count in sizes))
+
+
+def test_nodes_of_two_sizes_are_cells_of_two_kinds() -> None:
+    nodes = [node("n0", 4), node("n1", 8), node("n2", 4), node("n3", 8)]
+    lent = [running(f"b{n.id}", [n.id], gpu=n.total.gpu_units // 10_000, queue="b", priority=3) for n in nodes]
+    for gpu, goes in ((4, {"bn0"}), (8, {"bn1"})):
+        made = plan(
+            snapshot(nodes, [*lent, pending("w", gpu=gpu, queue="a")], [sized("a", (4, 1), (8, 1)), queue("b")]),
+            DEFAULT,
+        )
+        assert set(stopped(made)) == goes
+    seen = plan(snapshot(nodes, lent, [sized("a", (4, 1), (8, 1)), sized("c", (8, 2)), queue("b")]), DEFAULT)
+    assert [(v.queue, v.gpus_each, v.owed, v.lacking, v.there) for v in seen.cells] == [
+        ("a", 4, 1, 0, 2),
+        ("a", 8, 1, 0, 2),
+        ("c", 8, 2, 1, 2),
+    ]
+
+
+def test_work_in_a_cell_of_one_size_binds_that_kind() -> None:
+    nodes = [node("n0", 4), node("n1", 8)]
+    work = [in_cell(running("a0", ["n1"], gpu=2, queue="a"))]
+    made = plan(snapshot(nodes, work, [sized("a", (4, 1), (8, 1))]), DEFAULT)
+    assert [(v.gpus_each, v.bound, v.owed) for v in made.cells] == [(4, 0, 1), (8, 1, 0)]
+
+
+def test_cells_of_a_level_that_no_node_has_are_lacking() -> None:
+    (view,) = plan(snapshot(TWO, [], [owns("a", 2, "pod")]), DEFAULT).cells
+    assert (view.owed, view.lacking, view.there) == (2, 2, 0)
+
+
 # ---------------------------------------------------------------- growth, and gangs that start together
 
 
@@ -261,6 +298,17 @@ def test_what_a_gang_grew_by_goes_for_a_claim_within_cells() -> None:
     made = plan(snapshot(TWO, [a0, pending("w", gpu=8, queue="c")], [owns("a"), owns("c")]), DEFAULT)
     assert reserved(made) == {"w": ["n1"]}
     assert [set(d.remove) for d in made.decisions if isinstance(d, Resize)] == [{1, 2, 3, 4}]
+
+
+def test_reclaim_by_place_leaves_work_in_its_own_cells() -> None:
+    """b deserves more than a, which holds more than its share: a0 goes where it lies outside, and stays in its cell."""
+    profile = replace(DEFAULT, eviction=replace(DEFAULT.eviction, by_place=True))
+    a0 = running("a0", ["n0"], gpu=8, queue="a")
+    for work, goes in ((a0, {"a0"}), (in_cell(a0), set())):
+        made = plan(
+            snapshot(TWO[:1], [work, pending("w", gpu=8, queue="b")], [owns("a", deserved=1), queue("b", 16)]), profile
+        )
+        assert set(stopped(made)) == goes
 
 
 def test_a_joint_gang_lies_in_cells_all_of_it_or_none() -> None:
@@ -300,12 +348,17 @@ class CellWorld(World):
         assert (made.decisions, made.cells) == (anew.decisions, anew.cells)
         for check in (check_room, check_gangs, check_quota):
             check(seen, made)
+        for stop in (d for d in made.decisions if isinstance(d, Stop) and d.order.beneficiary is not None):
+            victim = self.workloads[stop.workload]
+            same = victim.spec.queue == self.workloads[stop.order.beneficiary].spec.queue
+            assert same or not victim.cell, f"{victim.id} lies in a cell of its queue, and goes for another's"
         self.carry_out(made)
         return made
 
     def _start(self, start: Start) -> None:
         super()._start(start)
-        self.workloads[start.workload] = replace(self.workloads[start.workload], cell=start.cell)
+        begun = replace(self.workloads[start.workload], cell=start.cell, cell_domains=start.cell_domains)
+        self.workloads[start.workload] = begun
 
     def alive(self) -> list[NodeSpec]:
         return [n for n in self.nodes if n.health is NodeHealth.OK]
@@ -325,9 +378,14 @@ class CellWorld(World):
         found: dict[NodeId, int] = {}
         for workload in self.workloads.values():
             if workload.state is State.RUNNING and workload.spec.queue == id and workload.cell == level:
-                for member in self.held[workload.id].members:
+                seats = sorted(self.held[workload.id].members, key=lambda m: (m.surplus, m.index))
+                for member in seats[: workload.spec.roles[0].min_count]:  # what it grew by may go at any time
                     found[member.node] = found.get(member.node, 0) + member.bundle.gpu_units // 10_000
         return found
+
+    def lying(self) -> list[tuple[Workload, Allocation]]:
+        """What lies in cells."""
+        return [(self.workloads[id], held) for id, held in self.held.items() if self.workloads[id].cell]
 
     def bound(self, id: QueueId, level: str) -> list[list[NodeId]]:
         used = self.inside(id, level)
@@ -385,7 +443,9 @@ def cell_worlds(draw: st.DrawFn) -> CellWorld:
     a = replace(queue("a"), cells=(CellShare("node", draw(st.integers(1, 2))),))
     c = replace(queue("c"), cells=(CellShare(draw(st.sampled_from(["node", "rack"])), 1),))
     early = [pending(f"e{i}", gpu=draw(st.sampled_from([1, 2])), queue="b") for i in range(draw(st.integers(0, 10)))]
-    return CellWorld(nodes, (a, queue("b"), c), {w.id: w for w in early})
+    profile = replace(DEFAULT, grow_cooldown_s=0.0, eviction=replace(DEFAULT.eviction, by_place=draw(st.booleans())))
+    b = queue("b", draw(st.sampled_from([0, SIZE, SIZE * len(nodes)])))
+    return CellWorld(nodes, (a, b, c), {w.id: w for w in early}, profile=profile)
 
 
 steps = st.lists(
@@ -406,6 +466,7 @@ def test_whatever_happens_a_request_within_cells_starts(world: CellWorld, happen
     live(world, happens)
     event(f"in cells: {min(3, sum(bool(w.cell) for w in world.workloads.values()))}")
     event(f"evictions: {min(3, len(world.evictions))}")
+    event(f"grown in cells: {any(len(h.members) > w.spec.roles[0].min_count for w, h in world.lying())}")
 
 
 def live(world: CellWorld, happens: Sequence[tuple[str, int]]) -> None:
@@ -416,9 +477,11 @@ def live(world: CellWorld, happens: Sequence[tuple[str, int]]) -> None:
         elif what in ("fail", "back"):
             world.fail(n, what == "back")
         else:
+            least = (1, 1, 2)[n % 3]
             made = pending(
                 f"{what}{number}" + "x" * (n % 2),
-                (1, 1, 2)[n % 3],
+                (least, least + n % 4),
+                resizable=bool(n % 4),
                 gpu=(1, 2, 4, 4)[n % 4],
                 queue=what,
                 preemptible=what != "b" or n % 5 > 1,
@@ -513,6 +576,11 @@ def test_a_cell_stays_bound_when_most_nodes_are_of_another_size() -> None:
 def test_a_count_is_said_in_words() -> None:
     cell: dict[str, object] = {"level": "rack", "model": "H100", "count": 2, "bound": 1, "owed": 1, "lacking": 1}
     assert cells_text(cell) == "2 of level rack (H100): 1 bound, 1 owed, 1 of them can't be had now"
+    few = cells_text({**cell, "gpusEach": 32, "there": 1})
+    assert few.startswith("2 of level rack (H100, 32 GPUs each): 1 bound, ")
+    assert few.endswith("1 of them can't be had now: the cluster has 1 of that kind")
+    assert cells_text({**cell, "there": 0}).endswith("the cluster has none of that kind")
+    assert cells_text({**cell, "there": 2}) == cells_text(cell)
     assert cells_text({**cell, "bound": None}) == "2 of level rack (H100), which no plan keeps"
 
 

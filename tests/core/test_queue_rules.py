@@ -60,6 +60,13 @@ def test_limits_may_be_equal() -> None:
         ("cells[0].count", {"cells": (CellShare("node", True),)}),
         ("cells[0].model[0]", {"cells": (CellShare("node", 1, "H 100"),)}),
         ("cells[1]", {"cells": (CellShare("node", 1), CellShare("node", 2))}),
+        ("cells[1]", {"cells": (CellShare("node", 1, gpus_each=8), CellShare("node", 2, gpus_each=8))}),
+        ("cells[1].gpus_each", {"cells": (CellShare("node", 1), CellShare("node", 2, gpus_each=8))}),
+        ("cells[0].gpus_each", {"cells": (CellShare("node", 1, gpus_each=-1),)}),
+        ("cells[0].gpus_each", {"cells": (CellShare("node", 1, gpus_each=True),)}),
+        ("cells[0].gpus_each", {"cells": (CellShare("node", 1, gpus_each=float("nan")),)}),  # type: ignore[arg-type]
+        ("cells[0].count", {"cells": (CellShare("node", -1),)}),
+        ("cells[0].count", {"cells": (CellShare("node", float("nan")),)}),  # type: ignore[arg-type]
     ],
 )
 def test_a_queue_that_contradicts_itself_is_refused_with_the_field(field: str, change: dict[str, object]) -> None:

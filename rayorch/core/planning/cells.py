@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rayorch.core.cells import CellKind, CellsView, Rank, domains_of, the_model, touched, witness
+from rayorch.core.cell_witness import witness
+from rayorch.core.cells import CellKind, CellsView, Rank, domains_of, the_model, touched
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
 from rayorch.core.planning.claims import Claim, removable
@@ -24,7 +25,7 @@ from rayorch.core.planning.seats import find
 from rayorch.core.planning.victims import holder_of, moves_of
 from rayorch.core.planning.waiting import Verdict
 from rayorch.core.topology import Domain
-from rayorch.core.types import Member, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
+from rayorch.core.types import UNIT, Member, NodeId, QueueId, State, Workload, WorkloadId, WorkloadSpec
 
 MOST_TRIED = 64
 """How many domains of a kind are tried that others could not do without."""
@@ -39,8 +40,8 @@ class CellBook:
 
     `count`: how many cells each queue has; `bound`: the domains that hold work in its cells. `lent`: the moves that
     clear a node, of work that may go. `whole`: the domains of each kind that would be free once all of these had gone,
-    and that are bound to nobody. `witness`: see the module. `keep`: where nothing fixed may start. `served`: of whom
-    was looked at within its cells, why it waits, None: it starts.
+    and that are bound to nobody; `there`: how many the cluster has. `witness`: see the module. `keep`:
+    where nothing fixed may start. `served`: of whom was looked at within its cells, why it waits, None: it starts.
     """
 
     count: Mapping[Owner, int]
@@ -48,6 +49,7 @@ class CellBook:
     bound: dict[Owner, set[Domain]] = field(default_factory=dict)
     lent: dict[NodeId, list[Move]] = field(default_factory=dict)
     whole: dict[CellKind, dict[str, Domain]] = field(default_factory=dict)
+    there: Mapping[CellKind, int] = field(default_factory=dict)
     witness: Mapping[CellKind, tuple[Domain, ...]] = field(default_factory=dict)
     keep: frozenset[NodeId] = frozenset()
     served: dict[WorkloadId, Verdict | None] = field(default_factory=dict)
@@ -132,7 +134,8 @@ class CellBook:
             have = min(owed, left.get(kind, 0))
             left[kind] = left.get(kind, 0) - have
             bound = len(self.bound.get((queue, kind), ()))
-            found.append(CellsView(queue, kind.level, kind.model, self.count[queue, kind], bound, owed, owed - have))
+            there, count = self.there.get(kind, 0), self.count[queue, kind]
+            found.append(CellsView(queue, kind.level, kind.model, count, bound, owed, owed - have, kind.gpus, there))
         return tuple(found)
 
     def owner_of(self, nodes: Collection[NodeId]) -> QueueId | None:
@@ -164,7 +167,7 @@ def count_cells(draft: Draft) -> None:
     for spec in facts.snapshot.queues:
         for share in spec.cells:
             model = the_model(share.model, topology, nodes)
-            kind = CellKind(share.level, share.model if model is None else model)
+            kind = CellKind(share.level, share.model if model is None else model, share.gpus_each)
             count[spec.id, kind] = count.get((spec.id, kind), 0) + share.count
     book = CellBook(count, topology.levels)
     kinds = {kind: domains_of(kind, topology, nodes) for kind in {kind for _, kind in count}}
@@ -175,6 +178,7 @@ def count_cells(draft: Draft) -> None:
             room.give(node, member.bundle, member.devices)
     free = {id for id in nodes if id not in fixed and room.usable(id) and room.free(id) == nodes[id].total}
     book.whole = {kind: {d.name: d for d in all_of if free.issuperset(d.nodes)} for kind, all_of in kinds.items()}
+    book.there = {kind: len(all_of) for kind, all_of in kinds.items()}
     book.bind(next(iter(count)), ())
     draft.cells = book
 
@@ -207,8 +211,11 @@ def _kind_of(draft: Draft, domain: Domain, kinds: Sequence[CellKind]) -> CellKin
     """Which of a queue's kinds a domain counts for in which its work lies. It stays bound whatever has become of it:
     as the queue owner counts it, who knows nothing of models and sizes.
     """
-    models = draft.facts.topology.models
-    return next((kind for kind in kinds if all(models.get(node, "") == kind.model for node in domain.nodes)), kinds[0])
+    models, nodes = draft.facts.topology.models, draft.facts.nodes
+    alike = [kind for kind in kinds if all(models.get(node, "") == kind.model for node in domain.nodes)]
+    units = sum(nodes[node].total.gpu_units for node in domain.nodes)
+    fitting = [kind for kind in alike if kind.gpus * UNIT in (0, units)]
+    return next(iter((*fitting, *alike, *kinds)))
 
 
 def leaving_from(node: NodeId, moves: Sequence[Move]) -> list[Member]:

@@ -109,7 +109,7 @@ def _serve(draft: Draft, book: CellBook, claim: Claim, owner: QueueId) -> Outcom
         return Outcome(False)
     kinds = [kind for queue, kind in book.count if queue == owner]
     sizes = {kind: max((len(d.nodes) for d in _domains(book, (owner, kind))), default=0) for kind in kinds}
-    for kind in sorted(kinds, key=lambda kind: (sizes[kind], kind)):
+    for kind in sorted(kinds, key=lambda kind: (sizes[kind], kind.gpus, kind)):
         on = _on_kind(claim, kind)
         place = None if on is None else _within(draft, book, on, (owner, kind))
         if on is None or place is None or (place.moves and delay_left_s(claim.workload, draft.facts.now_s)):

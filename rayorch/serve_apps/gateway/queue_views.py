@@ -63,11 +63,22 @@ def _cells_json(row: QueueRow) -> list[Json]:
                 "bound": c.bound,
                 "owed": c.owed,
                 "lacking": c.lacking,
+                **({"gpusEach": c.gpus_each} if c.gpus_each else {}),
+                **({"there": c.there} if c.there is not None else {}),
             }
             for c in row.cells
         ]
     unknown: dict[str, Json] = {"bound": None, "owed": None, "lacking": None}
-    return [{"level": c.level, "model": c.model, "count": c.count, **unknown} for c in row.spec.cells]
+    return [
+        {
+            "level": c.level,
+            "model": c.model,
+            "count": c.count,
+            **unknown,
+            **({"gpusEach": c.gpus_each} if c.gpus_each else {}),
+        }
+        for c in row.spec.cells
+    ]
 
 
 def _budget_json(row: QueueRow) -> Json:
