@@ -9,13 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
+from rayorch.core.decisions import Start
 from rayorch.core.errors import StalePlanError
+from rayorch.core.events import Started
 from rayorch.core.planning.claims import removable
 from rayorch.core.topology import NODE_LEVEL
-from rayorch.core.types import CellNodes, Member, NodeId, QueueId, QueueSpec, State, Workload, WorkloadSpec
+from rayorch.core.types import (
+    CellNodes,
+    Member,
+    NodeId,
+    QueueId,
+    QueueSpec,
+    State,
+    Workload,
+    WorkloadId,
+    WorkloadSpec,
+)
 
 
 def owner_of_cells(queue: QueueId, specs: Mapping[QueueId, QueueSpec]) -> QueueSpec | None:
@@ -50,15 +62,15 @@ class Binding:
         return (node for _, nodes in self.domains for node in nodes)
 
 
-@dataclass(slots=True)
 class CellIndex:
     """Which cells are bound, kept from change to change: a check costs what the start has and its queue's cells.
 
     `bound`: attempts in each domain, by queue and level. `on`: attempts by node, and by queue and level.
     """
 
-    bound: dict[tuple[QueueId, str], Counter[str]] = field(default_factory=dict)
-    on: dict[NodeId, Counter[tuple[QueueId, str]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.bound: dict[tuple[QueueId, str], Counter[str]] = {}
+        self.on: dict[NodeId, Counter[tuple[QueueId, str]]] = {}
 
     def put(self, old: Workload | None, new: Workload) -> None:
         """A workload is new, or has changed."""
@@ -80,21 +92,27 @@ class CellIndex:
 
     def check(
         self,
-        workload: Workload,
-        binding: Binding,
+        start: Start,
         placement: tuple[Member, ...],
+        workloads: Mapping[WorkloadId, Workload],
         specs: Mapping[QueueId, QueueSpec],
-        beside: Iterable[Binding] = (),
+        beside: Iterable[Started] = (),
     ) -> None:
         """StalePlanError unless its queue has cells of the level, and as many as are bound with this start, and all of
         its minimum lies in them, and none of them is another's. `beside`: of its partners in the same commit.
         """
-        level, owner = binding.level, owner_of_cells(workload.spec.queue, specs)
+        workload, level = workloads[start.workload], start.cell
+        binding = Binding.of(workload.spec, level, placement, start.cell_domains)
+        owner = owner_of_cells(workload.spec.queue, specs)
         count = count_of(owner, level)
         if owner is None or not count:
             raise StalePlanError(f"{workload.id} is to start in cells of level {level}, and its queue has none")
         wanted = {name for name, _ in binding.domains}
-        bound = {name for other in beside if other.level == level for name, _ in other.domains}
+        bound = set[str]()
+        for other in beside:
+            if other.cell == level:
+                spec = workloads[other.workload].spec
+                bound.update(name for name, _ in Binding.of(spec, level, other.members, other.cell_domains).domains)
         for queue, at in self.bound:
             if at == level and owner_of_cells(queue, specs) == owner:
                 bound.update(self.bound[queue, at])

@@ -21,7 +21,7 @@ from rayorch.core.asked import AskedBook
 from rayorch.core.attempts import WorkloadEvent, accepted, advance, seats_only
 from rayorch.core.budgets import BudgetUse
 from rayorch.core.calendar_tree import CalendarTree
-from rayorch.core.cell_checks import Binding, CellIndex
+from rayorch.core.cell_checks import CellIndex
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import STRENGTH as STRENGTH
 from rayorch.core.commits import check_open, check_start, is_news, resized, stronger, watched
@@ -293,7 +293,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         check_joint_start(workload, [self._workloads[id] for id in self._joint.of(workload.spec)], starting)
         self._check_cap(workload)
         if start.cell:
-            self._check_cells(workload, start, placement, beside)
+            self._cells.check(start, placement, self._workloads, self._books.specs, beside)
         self._books.check_start(workload, charge_of(placement), 1, now_s)
         return (
             Started(
@@ -499,15 +499,6 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         return queues if version < self._queues_version or not version else None
 
     # ------------------------------------------------------------ checks
-
-    def _check_cells(
-        self, workload: Workload, start: Start, placement: tuple[Member, ...], beside: Sequence[Started]
-    ) -> None:
-        ours = Binding.of(workload.spec, start.cell, placement, start.cell_domains)
-        with_it = [
-            Binding.of(self._known(e.workload).spec, e.cell, e.members, e.cell_domains) for e in beside if e.cell
-        ]
-        self._cells.check(workload, ours, placement, self._books.specs, with_it)
 
     def _current(self, workload: Workload, attempt: int) -> Workload:
         if workload.attempt != attempt or workload.state not in LIVE:
