@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 from rayorch.config import typed_duration_s
 from rayorch.core.errors import SpecError
@@ -43,10 +45,28 @@ def numbers_of(text: str, field: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def loads_of(texts: Sequence[str | float]) -> tuple[float | None, ...]:
+def check_values(seeds: object, until_s: object, jobs: object) -> None:
+    """SpecError for what a program gave that is of another kind: a text would be taken for its letters."""
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable) or any(not _whole(seed) for seed in seeds):
+        raise SpecError("--seeds", f"must be whole numbers from 0, such as range(5), got {seeds!r}")
+    if until_s is not None and not (_real(until_s) and 0.0 < until_s < math.inf):
+        raise SpecError("--until", f"must be a time in seconds, more than 0, got {until_s!r}")
+    if jobs is not None and not _whole(jobs):
+        raise SpecError("--jobs", f"must be a whole number, got {jobs!r}")
+
+
+def _real(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def loads_of(texts: Sequence[str | float] | str | float) -> tuple[float | None, ...]:
     """Offered loads: "0.8", "0.5,0.8,1.0"; nothing: as in the trace. SpecError beyond 0.001 to 1000."""
     found: list[float] = []
-    for text in texts:
+    for text in [texts] if isinstance(texts, str | int | float) else texts:
         for part in str(text).split(","):
             try:
                 value = float(part)

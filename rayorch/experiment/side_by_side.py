@@ -14,7 +14,7 @@ from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.faults import check_acts
 from rayorch.experiment.nodes import gpus_in, machines_of, supplies_of
-from rayorch.experiment.options import loads_of, sizes_of
+from rayorch.experiment.options import check_values, loads_of, sizes_of
 from rayorch.experiment.packs import packed_as
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
@@ -109,11 +109,11 @@ def check_plots() -> None:
 
 def simulate(
     trace: str | Path | Trace,
-    cluster: str | Sequence[NodeSpec] | None = None,
+    cluster: str | Path | Sequence[NodeSpec] | None = None,
     profiles: Sequence[str | Profile] | str | Profile = ("default",),
     *,
     seeds: Sequence[int] = (0,),
-    loads: Sequence[float | str] = (),
+    loads: Sequence[float | str] | float | str = (),
     jobs: int | None = None,
     elastic: str | None = None,
     colocation: str | None = None,
@@ -125,7 +125,7 @@ def simulate(
     racks: int | None = None,
     provision: bool = False,
     min_nodes: int = 0,
-    serve: Sequence[str | Served] = (),
+    serve: Sequence[str | Served] | str = (),
     trace_format: str | None = None,
     trace_options: Mapping[str, object] | None = None,
     out: str | Path | None = None,
@@ -157,13 +157,14 @@ def simulate(
 
     Raises SpecError for bad input (its field is the command line's option), ClusterError when Ray fails.
     """
+    check_values(seeds, until_s, jobs)
     loaded = trace if isinstance(trace, Trace) else _read(trace, trace_format, trace_options or {})
     if not loaded.jobs:
         raise SpecError("TRACE", f"{loaded.name} has no jobs ({len(loaded.refused)} rows could not be used)")
     loaded, title = _first(loaded, jobs)
     if elastic is not None:
         loaded = elastic_as(loaded, *sizes_of(elastic))
-    machines = machines_of(cluster, loaded, racks)
+    machines = machines_of(str(cluster) if isinstance(cluster, Path) else cluster, loaded, racks)
     named = with_models_of(loaded, machines.nodes)
     loaded, machines, models = packed_as(colocation, named, machines, models or SimModels())
     if min_nodes and not provision:
@@ -177,18 +178,9 @@ def simulate(
     if quota_by_use:
         found_queues = quotas_by_use(loaded, gpus_in(machines.nodes))
     inputs = Inputs(
-        loaded,
-        title,
-        machines.nodes,
-        machines.words,
-        found_queues,
-        models,
-        until_s,
-        how,
-        per_job,
-        fragmentation,
+        *(loaded, title, machines.nodes, machines.words, found_queues, models, until_s, how, per_job, fragmentation),
         groups,
-        _served(serve, loaded),
+        _served([serve] if isinstance(serve, str) else serve, loaded),
     )
     chosen = profiles_of([profiles] if isinstance(profiles, str | Profile) else profiles)
     if not seeds:

@@ -262,3 +262,24 @@ def test_models_are_found_whatever_their_case() -> None:
     assert with_models_of(made, from_words("1x1:h100").nodes) is made
     report = simulate(made, "1x1:A100,1x1:V100,1x1:H100", progress=False)
     assert report.runs[0].figures["finished"] == 4.0
+
+
+def test_values_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
+    wrong: list[tuple[str, dict[str, object]]] = [
+        ("--seeds", {"seeds": 3}),
+        ("--seeds", {"seeds": "0-4"}),
+        ("--seeds", {"seeds": [-1]}),
+        ("--seeds", {"seeds": [1.5]}),
+        ("--seeds", {"seeds": [True]}),
+        ("--until", {"until_s": "30d"}),
+        ("--until", {"until_s": math.nan}),
+        ("--until", {"until_s": -5.0}),
+        ("--jobs", {"jobs": "3"}),
+    ]
+    for field, given in wrong:
+        with pytest.raises(SpecError, match=field):
+            simulate(TRACE, "2x4", progress=False, **given)  # type: ignore[arg-type]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER)
+    report = simulate(TRACE, path, jobs=3, loads=0.8, serve="chat,peak=1", progress=False)
+    assert (report.runs[0].load, report.runs[0].cluster) == (0.8, "ours (3 nodes)")

@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,10 @@ MEMORY = "memory"
 MIB = 1 << 20
 GIB = 1 << 30
 GZIP_MAGIC = b"\x1f\x8b"
+ENCODING = "utf-8-sig"
+"""UTF-8, with a mark of the byte order at the beginning or without."""
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What a file raises that breaks off or is damaged."""
 LONGEST_S = 100 * 365.25 * 86_400.0
 """No time of a trace is farther away than a century; what is, is a wrong unit or garbage."""
 MOST = 10_000_000
@@ -47,8 +52,8 @@ def open_text(path: str | Path) -> TextIO:
     with path.open("rb") as file:
         packed = file.read(2) == GZIP_MAGIC
     if packed:
-        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8", errors="replace", newline=""))
-    return path.open(encoding="utf-8", errors="replace", newline="")
+        return cast(TextIO, gzip.open(path, "rt", encoding=ENCODING, errors="replace", newline=""))
+    return path.open(encoding=ENCODING, errors="replace", newline="")
 
 
 def lines_of(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -57,7 +62,7 @@ def lines_of(path: str | Path) -> Iterator[tuple[int, str]]:
         with open_text(path) as file:
             for number, line in enumerate(file, 1):
                 yield number, line.rstrip("\r\n")
-    except (OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise SpecError(str(path), f"can't be read to its end: {error}") from error
 
 
@@ -66,7 +71,7 @@ def json_of(path: str | Path, expected: str) -> object:
     try:
         with open_text(path) as file:
             return json.load(file)
-    except (ValueError, RecursionError, OSError, EOFError) as error:
+    except (ValueError, RecursionError, *UNREADABLE) as error:
         raise SpecError(str(path), f"is not JSON: {error}; expected {expected}") from error
 
 
@@ -77,7 +82,7 @@ def first_lines(path: str | Path, count: int = 5) -> list[str]:
         with open_text(path) as file:
             while len(found) < count and (line := file.readline(2_000)):
                 found.append(line.rstrip("\r\n"))
-    except (OSError, EOFError) as error:
+    except UNREADABLE as error:
         raise SpecError(str(path), f"can't be read: {error}") from error
     return found
 

@@ -18,6 +18,8 @@ from rayorch.sim.report.summary import Distribution, OverTime, Summary
 COLOURS = ("#3b6fb6", "#d9822b", "#4c9a5b", "#a14f9b", "#b0413e", "#5b8c8c", "#8a7a3a", "#666666")
 WIDE = (9.0, 3.2)
 HOUR_S = 3600.0
+MOST_BARS = 40
+"""Queues that are drawn one beside the other; the page's table has all."""
 
 
 def distribution(groups: Sequence[Group], what: str, heading: str, least: float, unit: str) -> str:
@@ -134,19 +136,25 @@ def holders(run: Summary) -> str:
 
 
 def queue_parts(groups: Sequence[Group]) -> str:
-    """What each queue held of what it was entitled to, a bar per profile; the mean of the seeds."""
+    """What each queue held of what it was entitled to, a bar per profile; the mean of the seeds.
+
+    Of many queues those that asked for most under the first profile.
+    """
     names = sorted({share.queue for group in groups for run in group.runs for share in run.queues})
+    if len(names) > MOST_BARS:
+        asked = {share.queue: share.asked_gpu_h for share in groups[0].runs[0].queues}
+        names = sorted(sorted(names, key=lambda name: -asked.get(name, 0.0))[:MOST_BARS])
     if len(names) < 2:
         return ""
     with _style():
         drawing, axes = _one("Held of what the queue was entitled to")
         width = 0.8 / len(groups)
         for n, group in enumerate(groups):
-            got = [
-                [s.got for run in group.runs for s in run.queues if s.queue == name and s.got is not None]
-                for name in names
-            ]
-            heights = [100.0 * sum(values) / len(values) if values else 0.0 for values in got]
+            got: dict[str, list[float]] = {name: [] for name in names}
+            for share in (share for run in group.runs for share in run.queues):
+                if share.got is not None and share.queue in got:
+                    got[share.queue].append(share.got)
+            heights = [100.0 * sum(values) / len(values) if values else 0.0 for values in got.values()]
             places = np.arange(len(names)) + (n - (len(groups) - 1) / 2) * width
             axes.bar(places, heights, width, color=_colour(n), label=group.profile)
         axes.set_xticks(np.arange(len(names)), [name[-24:] for name in names], rotation=30, ha="right")
@@ -183,9 +191,17 @@ def against_load(groups: Sequence[Group], key: str, heading: str, scale: float, 
 
 
 def _style() -> AbstractContextManager[None]:
-    """Text stays text (small, searchable, in the page's own font), and the same figures give the same bytes."""
+    """Text stays text (small, searchable, in the page's own font, no formulas between dollar signs), and the same
+    figures give the same bytes."""
     return matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "rayorch", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "rayorch",
+            "font.size": 9,
+            "text.parse_math": False,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+        }
     )
 
 

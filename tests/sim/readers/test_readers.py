@@ -572,3 +572,17 @@ def test_slurm_priorities_beyond_ours_keep_their_order(file: Callable[..., Path]
     assert [job.priority for job in found] == [0, 7]
     found = open_trace(file("\n".join((header, *rows)))).jobs
     assert [job.priority for job in found] == [0, 0, 465, 999_977]
+
+
+def test_a_damaged_packed_file_is_an_error_and_a_byte_order_mark_is_none(tmp_path: Path) -> None:
+    rows = "\n".join(f"2017-10-09 07:{n % 60:02d}:00,{n * 7919 % 4001},1,66.0,{n * 31 % 97:x}" for n in range(500))
+    packed = gzip.compress(f"{PHILLY.splitlines()[0]}\n{rows}\n".encode())
+    path = tmp_path / "trace.gz"
+    for place in range(20, len(packed) - 20, len(packed) // 40):
+        path.write_bytes(packed[:place] + b"\xff\x00\xff" + packed[place + 3 :])
+        for form in (None, "philly", "philly-json"):
+            with pytest.raises(SpecError):
+                open_trace(path, form)
+    plain = tmp_path / "trace.json"
+    plain.write_bytes(b"\xef\xbb\xbf" + PHILLY_JSON.encode())
+    assert len(open_trace(plain).jobs) == 1

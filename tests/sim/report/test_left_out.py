@@ -8,6 +8,7 @@ from dataclasses import replace
 from rayorch.core.types import Resources
 from rayorch.experiment.side_by_side import Report, simulate
 from rayorch.sim.report.left_out import MOST_LINES, MOST_REASONS, jobs_by_reason, rows_by_reason, rows_in_words
+from rayorch.sim.report.plots import MOST_BARS
 from rayorch.sim.report.summary import summary_from
 from rayorch.sim.trace.model import Ask, BadRow, Trace, TraceJob
 from rayorch.sim.trace.outcome import TurnedAway
@@ -67,3 +68,16 @@ def test_what_was_left_out_is_read_back() -> None:
     (run,) = played(job("a"), job("b/c", line=3), refused=(BadRow(9, "never started"),)).runs
     assert run.refused and run.turned_away
     assert summary_from(json.loads(json.dumps(run.to_dict()))) == replace(run, figures=dict(run.figures))
+
+
+def test_the_page_takes_any_names_and_draws_the_largest_of_many_queues() -> None:
+    evil = "<script>$\\frac$"
+    jobs = [TraceJob(f"{n}{evil}", float(n), 9.0 + n, ONE, queue=f"{evil}{n:03d}", user=evil) for n in range(60)]
+    report = simulate(Trace(evil, tuple(jobs)), "2x4", progress=False)
+    html = report.to_html()
+    assert report.runs[0].figures["finished"] == 60.0
+    assert "<script" not in html and "&lt;script&gt;$\\frac$059" in html
+    heading = html.index("Held of what the queue was entitled to</text>")
+    bars = html[html.rindex("<svg", 0, heading) : html.index("</svg>", heading)]
+    bars = "\n".join(line for line in bars.splitlines() if "<text" in line)  # each is in a comment, too
+    assert bars.count("frac$0") == MOST_BARS and "frac$019" not in bars and "frac$020" in bars
