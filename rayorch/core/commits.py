@@ -7,8 +7,9 @@ from collections.abc import Container, Iterable
 from rayorch.core.decisions import Resize, Start, Watch
 from rayorch.core.dependencies import waits_text
 from rayorch.core.errors import StalePlanError
-from rayorch.core.events import Accompanied, Resized
+from rayorch.core.events import Accompanied, Resized, Started
 from rayorch.core.reports import AttemptReport, CheckpointCommitted, DemandReported, SeatsInUse, StepReported
+from rayorch.core.snapshot import Versions
 from rayorch.core.types import Member, NodeId, State, StopCause, StopOrder, Workload
 
 STRENGTH = {
@@ -54,6 +55,22 @@ def check_open(members: Iterable[Member], cordons: Container[NodeId]) -> None:
     for member in members:
         if member.node in cordons:
             raise StalePlanError(f"node {member.node} is cordoned: no new seat on it")
+
+
+def started(start: Start, placement: tuple[Member, ...], versions: Versions, now_s: float) -> Started:
+    """The event of a start on these seats."""
+    return Started(
+        workload=start.workload,
+        attempt=start.attempt,
+        members=placement,
+        queues_version=versions.queues,
+        inventory_version=versions.inventory,
+        allocations_version=versions.allocations,
+        reason=start.reason,
+        at_s=now_s,
+        cell=start.cell,
+        cell_domains=start.cell_domains,
+    )
 
 
 def resized(resize: Resize, placement: tuple[Member, ...], now_s: float) -> Resized:

@@ -24,7 +24,7 @@ from rayorch.core.calendar_tree import CalendarTree
 from rayorch.core.cell_checks import CellIndex
 from rayorch.core.changes import ChangeLog
 from rayorch.core.commits import STRENGTH as STRENGTH
-from rayorch.core.commits import check_open, check_start, is_news, resized, stronger, watched
+from rayorch.core.commits import check_open, check_start, is_news, resized, started, stronger, watched
 from rayorch.core.deadlines import Deadlines
 from rayorch.core.decisions import Resize, Start, Stop, Watch
 from rayorch.core.dependencies import Dependents
@@ -295,20 +295,7 @@ class QueueTree(QueueCommands, CalendarTree, NodeCommands):
         if start.cell:
             self._cells.check(start, placement, self._workloads, self._books.specs, beside)
         self._books.check_start(workload, charge_of(placement), 1, now_s)
-        return (
-            Started(
-                workload=workload.id,
-                attempt=start.attempt,
-                members=placement,
-                queues_version=versions.queues,
-                inventory_version=versions.inventory,
-                allocations_version=versions.allocations,
-                reason=start.reason,
-                at_s=now_s,
-                cell=start.cell,
-                cell_domains=start.cell_domains,
-            ),
-        )
+        return (started(start, placement, versions, now_s),)
 
     def commit_stop(self, stop: Stop, now_s: float) -> tuple[Event, ...]:
         """Order an attempt to end. StalePlanError when that attempt is not the current one."""
