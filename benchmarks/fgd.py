@@ -82,6 +82,7 @@ def with_moves(runs: list[Run], processes: int) -> dict[str, float]:
         for (moves, policy, seed), found in pool.map(play_moves, runs):
             loads = ", ".join(f"{share:.2f} at {load} %" for load, share in found.shares.items())
             say(f"default, seed {seed}: {policy} with {moves} moves: {loads}; {found.moves} moves, {found.pods} pods")
+            say(f"    no number of moves could reach more than {found.ceiling[100]:.2f} at 100 % (`openb_ceiling.py`)")
             if (moves, policy) == ("greedy", "ours"):
                 shares.append(found.shares[100])
     return {"default_alloc_moves": sum(shares) / len(shares)} if shares else {}

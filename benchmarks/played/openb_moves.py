@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 
 from benchmarks.played.openb import Fill, Scene, allocation, profile_of, read_pods
+from benchmarks.played.openb_ceiling import before_the_first_dropped, ceiling
 from rayorch.core.decisions import Start, Stop
 from rayorch.core.planner import plan
 from rayorch.core.planning.memory import Memory
@@ -37,9 +38,11 @@ KNOBS = DefragmentKnobs(
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One run. `shares`: allocated GPUs [%] by load; `moves`: how many pods were moved, of `pods`."""
+    """One run. `shares`: allocated GPUs [%] by load, `ceiling`: what any number of moves could not have exceeded, with
+    everybody placed who was placed before the first one was dropped; `moves`: how many pods were moved, of `pods`."""
 
     shares: dict[int, float]
+    ceiling: dict[int, float]
     moves: int
     pods: int
 
@@ -103,4 +106,5 @@ def moved(name: str, policy: ModuleType, moves: ModuleType, seed: int, loads: Se
         if number % EVERY == EVERY - 1 and arrived > BEGINS * scene.capacity:
             fill.move(int(MOST * (number + 1)))
     assert fill.moves <= MOST * len(scene.pods)
-    return Moved(allocation(scene, used, loads), fill.moves, len(scene.pods))
+    most = ceiling(scene, before_the_first_dropped(scene, used), loads)
+    return Moved(allocation(scene, used, loads), most, fill.moves, len(scene.pods))
