@@ -29,6 +29,7 @@ class StopOrder:
     """An attempt's end, journalled before anyone is told. After `deadline_s` it is forced.
 
     `seats`: the node of each member, by role and index, that the next attempt is to have; none: wherever it fits.
+    `freed_gpus`: so many fewer GPUs are stranded when it has them, of a move that is made for that.
     """
 
     cause: StopCause
@@ -37,6 +38,7 @@ class StopOrder:
     deadline_s: float
     beneficiary: WorkloadId | None = None
     seats: tuple[tuple[str, int, str], ...] = field(default=(), repr=False)
+    freed_gpus: float = field(default=0.0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

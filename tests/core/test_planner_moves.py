@@ -69,6 +69,7 @@ def test_two_halves_of_broken_gpus_come_together() -> None:
     (stop,) = [d for d in made.decisions if isinstance(d, Stop)]
     assert stop.order.seats == (("worker", 0, "n1"),) and stop.order.beneficiary == "b"
     # Of a typical GPU the half that is free on n1, and on n2, could not be used, by half of all that is asked for.
+    assert stop.order.freed_gpus == pytest.approx(0.5)
     assert stop.order.reason == (
         "moved so that less of what is free is stranded: 0.50 GPUs, worth 1800 GPU-seconds; 18 are lost"
     )

@@ -322,7 +322,7 @@ def _order(draft: Draft, view: MovesView, mover: Mover, claim: Claim, nodes: tup
     )
     seats = tuple((ask.role, ask.index, str(node)) for ask, node in zip(claim.asks, nodes, strict=True))
     by_s = now_s + workload.spec.grace_s
-    order = StopOrder(StopCause.MOVED, reason, now_s, by_s, workload.id, seats)
+    order = StopOrder(StopCause.MOVED, reason, now_s, by_s, workload.id, seats, gain)
     draft.stop(Stop(workload.id, workload.attempt, order, mover.cost_gpu_s))
     members = draft.charge(claim, nodes, draft.soon)
     draft.moved.append(Reserve(workload.id, members, True, f"its seats when it has been {reason}"))

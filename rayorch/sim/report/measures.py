@@ -100,6 +100,14 @@ MEASURES: tuple[Measure, ...] = (
     Measure("lost_gpu_h", "lost", Unit.GPU_HOURS, Better.LESS, "work done again and starts over, in GPU-hours"),
     Measure("preemptions", "preemptions", Unit.COUNT, Better.LESS, "how often the planner stopped a job"),
     Measure("preempted_jobs", "preempted jobs", Unit.COUNT, Better.LESS, "jobs that were stopped at least once"),
+    Measure("moves", "moves", Unit.COUNT, Better.LESS, "how often a job was stopped to get other seats"),
+    Measure(
+        "freed_per_move",
+        "freed per move",
+        Unit.RATIO,
+        Better.MORE,
+        "GPUs by which less was stranded by moves, as they were planned / moves",
+    ),
     Measure(
         "attainment",
         "attainment",

@@ -123,6 +123,8 @@ def _counts(records: Sequence[JobRecord]) -> dict[str, float | None]:
         "preemptions": sum(record.preemptions for record in records),
         "preempted_jobs": sum(record.preemptions > 0 for record in records),
         "resizes": sum(record.resizes for record in records),
+        "moves": (moves := sum(record.moves for record in records)),
+        "freed_per_move": sum(record.freed_gpus for record in records) / moves if moves else None,
     }
 
 

@@ -13,7 +13,7 @@ from rayorch.core.endings import SOFT
 from rayorch.core.errors import AdmissionError, SpecError
 from rayorch.core.events import Forgotten
 from rayorch.core.reports import CheckpointCommitted, StepReported
-from rayorch.core.types import UNIT, Kind, Member, State, StopOrder, Workload, WorkloadId
+from rayorch.core.types import UNIT, Kind, Member, State, StopCause, StopOrder, Workload, WorkloadId
 from rayorch.sim.models.colocation import Colocation
 from rayorch.sim.trace.beside import Beside
 from rayorch.sim.trace.cluster import TraceCluster
@@ -272,6 +272,8 @@ class Attempts:
             takes_s = max(0.0, order.deadline_s - now_s)
             job.broken = True  # there is no time for its checkpoint
         job.broken = job.broken or not announced
+        job.moves += order.cause is StopCause.MOVED
+        job.freed_gpus += order.freed_gpus
         self._moments.put(now_s + takes_s, Moment.STOPPED, job.id, job.stamp)
         self._diary.write(f"{now_s!r} stop {job.id} {order.cause.value}\n")
 

@@ -52,6 +52,8 @@ class RunningJob:
     resizes: int = 0
     watched: int = 0
     report_s: float = 0.0
+    moves: int = 0
+    freed_gpus: float = 0.0
 
     @property
     def id(self) -> WorkloadId:
@@ -143,6 +145,8 @@ class RunningJob:
             self.state,
             self.resizes,
             job.ask.elastic,
+            self.moves,
+            self.freed_gpus,
         )
 
 

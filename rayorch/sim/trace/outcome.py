@@ -31,7 +31,8 @@ class JobRecord:
     the time that was simulated. `runs`: every stretch that it held seats, in order; one that goes on at the end of the
     simulated time ends there. `preemptions`: how often the planner stopped it and it had to wait again. `lost_gpu_s`:
     GPU-seconds of work that had to be done again, and of starting over. `state`: SUCCEEDED when its work was done.
-    `resizes`: how often its seats changed while it ran; `elastic`: whether they may.
+    `resizes`: how often its seats changed while it ran; `elastic`: whether they may. `moves`: how often it was stopped
+    to get other seats; `freed_gpus`: by how many GPUs less was to be stranded by these moves together.
     """
 
     id: str
@@ -48,6 +49,8 @@ class JobRecord:
     state: State = State.PENDING
     resizes: int = 0
     elastic: bool = False
+    moves: int = 0
+    freed_gpus: float = 0.0
 
     @property
     def jct_s(self) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,6 +61,15 @@ def test_lost_work_and_preemptions() -> None:
     assert figures["lost_gpu_h"] == pytest.approx(80 / 3600)
     assert figures["goodput"] == pytest.approx((4 * 220 - 80) / (4 * 220))
     assert figures["jct_avg_s"] == (220 + 150) / 2
+
+
+def test_moves_and_what_one_brings() -> None:
+    runs = record(FIRST, (0.0, 50.0), (50.0, 110.0)), record(SECOND, (100.0, 200.0))
+    moved = replace(runs[0], moves=2, freed_gpus=1.5), replace(runs[1], moves=1)
+    figures = summarise(outcome(moved, 8.0), trace(FIRST, SECOND)).figures
+    assert (figures["moves"], figures["freed_per_move"]) == (3, 0.5)
+    still = summarise(outcome(runs, 8.0), trace(FIRST, SECOND)).figures
+    assert (still["moves"], still["freed_per_move"]) == (0, None)
 
 
 def test_jobs_that_have_not_ended_count_in_no_jct() -> None:
