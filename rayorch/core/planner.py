@@ -284,7 +284,8 @@ def _moved_for(draft: Draft, claim: Claim) -> bool:
 
 def _evict(draft: Draft, claim: Claim) -> bool:
     """Reclaim what the queue deserves; else take the room of who ranks behind it in its queue, where the profile says
-    so; else preempt lower priority; else reclaim where it lies. A shape that failed in its queue fails again.
+    so; else preempt lower priority; else shrink what is as important; else reclaim where it lies. A shape that failed
+    in its queue fails again.
 
     While more important work of the same queue waits, less important work evicts nobody: it would only get the room
     to lose it to the former.
@@ -308,9 +309,9 @@ def _evict(draft: Draft, claim: Claim) -> bool:
 
 MEANS: Mapping[str, Callable[[Draft, Claim], bool]] = {
     "reclaim": lambda draft, claim: evict(draft, claim, StopCause.RECLAIMED),
-    "surplus": take_surplus,
     "by order": evict_by_order,
     "preempt": lambda draft, claim: evict(draft, claim, StopCause.PREEMPTED),
+    "surplus": take_surplus,
     "reclaim by place": reclaim_by_place,
 }
 """How a claim may take the room of others, in this order."""

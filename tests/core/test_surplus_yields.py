@@ -8,7 +8,7 @@ import pytest
 
 from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.planner import plan
-from rayorch.core.types import Kind
+from rayorch.core.types import Kind, StopCause
 from rayorch.policies.default import DEFAULT
 from rayorch.policies.presets import kai, kueue, slurm, volcano, yunikorn
 from rayorch.sim.models import Amdahl, RestartCost, RestartModel, SimModels
@@ -60,14 +60,18 @@ def test_only_who_gets_all_that_it_needs_takes_anything() -> None:
     assert changes(plan(snapshot([node("n1")], work), DEFAULT)) == []
 
 
-def test_what_more_important_work_would_be_stopped_for_is_taken_from_surplus_first() -> None:
-    work = [
-        running("low", ["n1"] * 4, members=4, priority=-5),
-        running("grown", ["n1"] * 4, members=(2, 4)),
-        pending("waits", 2),
-    ]
-    made = plan(snapshot([node("n1")], work), DEFAULT)
-    assert (stopped(made), shrunk(made)) == ({}, {"grown": (1, 2)})
+def test_less_important_work_makes_room_before_what_is_as_important() -> None:
+    low = running("low", ["n1"] * 4, members=4, priority=-5)
+    grown = running("grown", ["n1"] * 4, members=(2, 4))
+    made = plan(snapshot([node("n1")], [low, grown, pending("waits", 2)]), DEFAULT)
+    assert (stopped(made), shrunk(made)) == ({"low": StopCause.PREEMPTED}, {})
+
+
+def test_where_neither_is_enough_alone_both_make_room() -> None:
+    low = running("low", ["n1"] * 4, members=4, priority=-5)
+    grown = running("grown", ["n1"] * 4, members=(2, 4))
+    made = plan(snapshot([node("n1")], [low, grown, pending("waits", 6)]), DEFAULT)
+    assert (stopped(made), shrunk(made)) == ({"low": StopCause.PREEMPTED}, {"grown": (1, 2)})
 
 
 def _elastic(one: TraceJob, least: int, most: int) -> TraceJob:

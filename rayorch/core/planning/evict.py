@@ -91,15 +91,21 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
 
 
 def take_surplus(draft: Draft, claim: Claim) -> bool:
-    """Order the cheapest surplus seats of others after which the claim fits, where the profile says so."""
+    """Order the cheapest surplus seats of others after which the claim fits, where the profile says so; with them
+    whatever is less important, if that alone was not enough."""
     if not draft.facts.profile.eviction.surplus_yields or draft.budget <= 0 or lacks_only_quota(draft, claim):
         return False
-    moves = surplus(draft, claim)
-    if not moves:
+    seats = surplus(draft, claim)
+    if not seats:
         return False
+    lower = [move for move in allowed(draft, claim, reclaims=False) if move.stops]
+    shrinks, stops = sorted(seats, key=attrgetter("rank")), sorted(lower, key=attrgetter("rank"))
     for shape in claim.shape.by_model:
         trial = Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, False)
-        if _could_suffice(trial, moves) and (found := _cheapest(trial, [], sorted(moves, key=attrgetter("rank")))):
+        if not _could_suffice(trial, [*shrinks, *stops]):
+            continue
+        found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
+        if found is not None:
             order(draft, claim, StopCause.PREEMPTED, found, f"surplus seats given up for {claim.id}")
             return True
     return False
