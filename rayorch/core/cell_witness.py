@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from rayorch.core.cells import CellKind, Rank
 from rayorch.core.ids import NodeId
-from rayorch.core.topology import Domain
+from rayorch.core.topology import NODE_LEVEL, Domain
 
 MOST_CHOICES = 256
 """Combinations that are kept for one domain; with more of them no better choice is looked for."""
@@ -44,7 +44,7 @@ def witness(
         found[kind] = tuple(sorted(able, key=lambda domain: (*rank(domain), domain.name))[: max(0, owed[kind])])
         taken.update(node for domain in found[kind] for node in domain.nodes)
     lacks = any(len(found[kind]) < owed[kind] for kind in kinds)
-    outer = [kind for kind in kinds if owed[kind] > 0 and any(len(domain.nodes) > 1 for domain in whole.get(kind, ()))]
+    outer = [kind for kind in kinds if owed[kind] > 0 and kind.level != NODE_LEVEL]
     if lacks and len(outer) > 1:
         return best_witness(kinds, owed, whole, rank) or found
     return found
