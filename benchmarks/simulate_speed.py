@@ -5,8 +5,10 @@
     million_jobs_min   minutes of CPU for 1,000,000 jobs on 10,000 nodes, FIFO, on one core
     peak_gib           the most memory that took
 
-Beside these: `events_per_cpu_s_default` with the default profile, the same two on 20,000 jobs and 256 nodes, and with
-`--growth` a table over nodes and jobs. `--part` runs only the parts that it names. AccaSim 1.1.3 is asked for in an
+Beside these: `events_per_cpu_s_default` with the default profile, the same two on 20,000 jobs and 256 nodes; in the
+part `saturated` these 20,000 jobs on 64 nodes, where the queue grows long (`ratio_accasim_saturated`: AccaSim's cost
+grows with it, so it is cut off after `--limit` seconds of CPU, and then the ratio is that at least); with `--growth` a
+table over nodes and jobs. `--part` runs only the parts that it names. AccaSim 1.1.3 is asked for in an
 environment of its own, whose Python is given by --accasim PATH or $RAYORCH_ACCASIM (`python -m venv V; V/bin/pip
 install accasim==1.1.3`): it needs old names in `collections`, which are put there for it.
 """
@@ -19,6 +21,7 @@ import json
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +40,10 @@ from rayorch.sim.trace.run import run
 GIB = 1024**2  # ru_maxrss is in KiB
 CASES = (("philly_2k", 64), ("philly_20k", 256))
 GROWTH = ((100, 5_000), (1_000, 5_000), (10_000, 5_000), (1_000, 20_000), (1_000, 80_000))
-PARTS = ("philly", "million", "growth")
+SATURATED = ("philly_20k", 64)
+LIMIT_S = 180
+"""Seconds of CPU that AccaSim gets for the saturated case."""
+PARTS = ("philly", "million", "saturated", "growth")
 TOLD_EVERY = 50_000
 """Events between two lines of progress."""
 
@@ -54,14 +60,17 @@ def cpu_s():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 before_s = cpu_s()
+if len(sys.argv) > 3:
+    most_s = int(before_s) + 1 + int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s + 5))
 simulator.start_simulation()
 print(json.dumps({"cpu_s": cpu_s() - before_s}))
 """
 """What its own manual does, with the names that it imports from where they were until Python 3.9."""
 
 
-def accasim(python: str, swf: Path, count: int) -> tuple[float, str]:
-    """(seconds of CPU, what it says of waiting times) of AccaSim on a trace."""
+def accasim(python: str, swf: Path, count: int, limit_s: int | None = None) -> tuple[float, str] | None:
+    """(seconds of CPU, what it says of waiting times) of AccaSim on a trace; None: it was not done in `limit_s`."""
     with tempfile.TemporaryDirectory() as folder:
         system = {
             "system_name": "gpus",
@@ -74,8 +83,11 @@ def accasim(python: str, swf: Path, count: int) -> tuple[float, str]:
         work.write_bytes(gzip.decompress(swf.read_bytes()))
         config.write_text(json.dumps(system))
         script.write_text(ACCASIM)
-        command = [python, str(script), str(work), str(config)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        command = [python, str(script), str(work), str(config), *([] if limit_s is None else [str(limit_s)])]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if limit_s is not None and done.returncode == -signal.SIGXCPU:
+            return None
+        done.check_returncode()
     lines = (done.stdout + done.stderr).splitlines()
     waits = next((line.split(":")[-1].strip() for line in lines if "waiting times" in line), "?")
     return float(json.loads(done.stdout.splitlines()[-1])["cpu_s"]), waits
@@ -140,11 +152,33 @@ def philly(python: str, data: Path) -> dict[str, float]:
         ours = run(jobs, nodes(count), DEFAULT)
         figures[f"events_per_cpu_s_default{suffix}"] = ours.events / ours.cpu_s
         say(f"{name}, default: {ours.events / ours.cpu_s:.0f} events a second, average wait {wait_s(ours):.2f} s")
-        if python:
-            cpu_s, waits = accasim(python, data / "philly" / f"{name}.swf.gz", count)
+        theirs = accasim(python, data / "philly" / f"{name}.swf.gz", count) if python else None
+        if theirs is not None:
+            cpu_s, waits = theirs
             say(f"{name}, AccaSim: {plain.events / cpu_s:.0f} events a second, average wait {waits} s")
             figures[f"ratio_accasim{suffix}"] = rate * cpu_s / plain.events
     return figures
+
+
+def saturated(python: str, data: Path, limit_s: int) -> dict[str, float]:
+    """More work than a small cluster can do for long: ours whole, AccaSim for so many seconds of CPU at most."""
+    name, count = SATURATED
+    ours = run(trace(data, name), nodes(count), FIFO)
+    rate = ours.events / ours.cpu_s
+    say(f"{name} on {count} nodes, FIFO: {rate:.0f} events a second, average wait {wait_s(ours):.2f} s")
+    figures = {"events_per_cpu_s_saturated": rate}
+    if not python:
+        return figures
+    theirs = accasim(python, data / "philly" / f"{name}.swf.gz", count, limit_s)
+    cpu_s, waits = theirs if theirs is not None else (float(limit_s), "")
+    if theirs is None:
+        most = ours.events / cpu_s
+        say(
+            f"{name} on {count} nodes, AccaSim: cut off after {limit_s} s of CPU, so at most {most:.0f} events a second"
+        )
+    else:
+        say(f"{name} on {count} nodes, AccaSim: {ours.events / cpu_s:.0f} events a second, average wait {waits} s")
+    return figures | {"ratio_accasim_saturated": rate * cpu_s / ours.events}
 
 
 def growth() -> None:
@@ -162,6 +196,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 when a bound of ranges.yaml is missed")
     parser.add_argument("--quick", action="store_true", help="20,000 jobs on 1,000 nodes in place of the million")
     parser.add_argument("--growth", action="store_true", help="also the table over nodes and jobs")
+    parser.add_argument("--limit", type=int, default=LIMIT_S, help="seconds of CPU for AccaSim in the saturated case")
     parser.add_argument("--accasim", default=os.environ.get("RAYORCH_ACCASIM", ""), help="the Python that has AccaSim")
     parser.add_argument(
         "--part",
@@ -170,7 +205,7 @@ def main() -> int:
         help="only this part, and any other so named; all but growth where none is",
     )
     given = parser.parse_args()
-    parts = given.part or [*PARTS[:2], *(["growth"] if given.growth else [])]
+    parts = given.part or [*PARTS[:3], *(["growth"] if given.growth else [])]
     figures: dict[str, float] = {}
     if "philly" in parts:
         if not given.accasim:
@@ -178,6 +213,8 @@ def main() -> int:
         figures |= {"ratio_accasim": 0.0, **philly(given.accasim, data_folder())}
     if "million" in parts:
         figures |= million(*((20_000, 1_000) if given.quick else (1_000_000, 10_000)))
+    if "saturated" in parts:
+        figures |= saturated(given.accasim, data_folder(), given.limit)
     if "growth" in parts:
         growth()
     if given.part:

@@ -116,7 +116,8 @@ class Forecast:
         """Seconds that the workload's work will still take, None where nothing is known. O(log samples)."""
         if workload.spec.kind is Kind.SERVE:
             return None
-        found = self._unbounded(workload, Span.of(workload, self.now_s))
+        done_s = run_s(workload, self.now_s)
+        found = self._unbounded(workload, done_s, max(done_s, workload.outlasted_s))
         limit_s = workload.spec.wall_limit_s
         if limit_s is None:
             return found
@@ -124,51 +125,55 @@ class Forecast:
         left_s = max(0.0, limit_s - workload.ran_s) if at_s is None else max(0.0, at_s - self.now_s)
         return (left_s, left_s) if found is None else (min(found[0], left_s), min(found[1], left_s))
 
-    def _unbounded(self, workload: Workload, span: Span) -> Remaining | None:
+    def _unbounded(self, workload: Workload, done_s: float, outlasted_s: float) -> Remaining | None:
+        """Without its limit; the times are those of its `Span`, for which none is made: every running one is asked."""
         spec = workload.spec
-        if spec.total_steps is not None and (by_steps := _by_steps(workload, span.done_s)) is not None:
+        if spec.total_steps is not None and (by_steps := _by_steps(workload, done_s)) is not None:
             return by_steps
         names = self.seen.names(spec)
-        found = self.by_name(names, span)
+        found = self._from_class(names[0], done_s, outlasted_s, MIN_NAMED)
         if found is not None:
             return found
-        if (told := expected(spec.expected_s, span)) is not None:
+        if (told := expected(spec.expected_s, done_s, outlasted_s)) is not None:
             return told
-        return self.coarsely(names, span)
+        return self._from_coarse(names, done_s, outlasted_s)
 
     def by_name(self, names: tuple[str, ...], span: Span) -> Remaining | None:
         """What finished work of the finest of these classes says of one that has come so far."""
-        return self._from_class(names[0], span, MIN_NAMED)
+        return self._from_class(names[0], span.done_s, span.outlasted_s, MIN_NAMED)
 
     def coarsely(self, names: tuple[str, ...], span: Span) -> Remaining | None:
         """The same of the first of the others that says anything."""
+        return self._from_coarse(names, span.done_s, span.outlasted_s)
+
+    def _from_coarse(self, names: tuple[str, ...], done_s: float, outlasted_s: float) -> Remaining | None:
         for name in names[1:]:
-            found = self._from_class(name, span, MIN_COARSE)
+            found = self._from_class(name, done_s, outlasted_s, MIN_COARSE)
             if found is not None:
                 return found
         return None
 
-    def _from_class(self, name: str, span: Span, least: int) -> Remaining | None:
+    def _from_class(self, name: str, done_s: float, outlasted_s: float, least: int) -> Remaining | None:
         """What is left, by those of the class that took longer in all; None if fewer than `least` did."""
         entry = self.history.classes.get(name)
         if entry is None or len(entry.samples) < least:
             return None
         samples = self.seen.runs_s(entry)
-        first = bisect_right(samples, span.outlasted_s)
+        first = bisect_right(samples, outlasted_s)
         count = len(samples) - first
         if count < least:
             return None
         half, most = QUANTILES
         last = first - 1
-        done_s = span.done_s
         return samples[last + math.ceil(half * count)] - done_s, samples[last + math.ceil(most * count)] - done_s
 
 
-def expected(expected_s: float | None, span: Span) -> Remaining | None:
-    """What its owner's word for the whole says of work that has come so far; None where it has been proved wrong."""
-    if expected_s is None or span.outlasted_s >= expected_s:
+def expected(expected_s: float | None, done_s: float, outlasted_s: float) -> Remaining | None:
+    """What its owner's word for the whole says of work that has come so far (see `Span`); None where it has been
+    proved wrong."""
+    if expected_s is None or outlasted_s >= expected_s:
         return None
-    return (expected_s - span.done_s, EXPECTED_SLACK * expected_s - span.done_s)
+    return (expected_s - done_s, EXPECTED_SLACK * expected_s - done_s)
 
 
 def _by_steps(workload: Workload, done_s: float) -> Remaining | None:

@@ -87,7 +87,7 @@ class Lengths:
         if group is None:
             group = self._groups[key] = _Group(*key)
         told_s: float | None = None
-        if (told := expected(spec.expected_s, span)) is not None:
+        if (told := expected(spec.expected_s, span.done_s, span.outlasted_s)) is not None:
             told_s = told[1]
             insort(group.told, (told_s, id))
         else:

@@ -27,6 +27,7 @@ from rayorch.sim.models import SimModels
 from rayorch.sim.models.restart import RestartCost
 from rayorch.sim.trace.attempts import Attempts
 from rayorch.sim.trace.cluster import TraceCluster
+from rayorch.sim.trace.collecting import collecting_seldom
 from rayorch.sim.trace.diary import Diary
 from rayorch.sim.trace.drawn import Drawn
 from rayorch.sim.trace.events import INFINITY, Moment, Moments
@@ -85,7 +86,8 @@ def run(
     cluster = TraceCluster(where, with_queues(trace, queues or trace.queues), profile, supplies=supplies)
     fragments = Fragments(cluster.inventory.nodes.values(), trace.jobs) if fragmentation else None
     loop = _Loop(trace, cluster, model, seed, until_s, round_s, moments, fragments, on_progress, begun_s)
-    loop.run()
+    with collecting_seldom():
+        loop.run()
     return replace(loop.outcome(), fixed_nodes=len(where))
 
 
