@@ -63,10 +63,11 @@ def kind_of(owner: str, name: str) -> str:
 
 
 def stepped(pace: Pace, step: int, at_s: float) -> Pace:
-    """After a report."""
-    if pace.first_step < 0:
+    """After a report. Where no time has passed since the last one the clock stands, as an owner's does after it was set
+    back: steps of that time tell no pace, so the window begins here."""
+    if pace.first_step < 0 or at_s <= pace.last_s:
         return changed(pace, first_step=step, first_s=at_s, last_step=step, last_s=at_s)
-    return changed(pace, last_step=max(step, pace.last_step), last_s=max(at_s, pace.last_s))
+    return changed(pace, last_step=max(step, pace.last_step), last_s=at_s)
 
 
 def opened(pace: Pace | None, beside: Beside, ready: bool, model: str, at_s: float) -> Pace:

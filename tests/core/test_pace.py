@@ -38,6 +38,14 @@ def test_a_window_counts_when_it_is_long_enough_and_all_work() -> None:
     assert (late.last_step, late.last_s) == (250, 120.0), "an older step counts for none"
 
 
+def test_steps_while_the_clock_stands_tell_no_pace() -> None:
+    """An owner's clock that was set back by 100 s stands so long; the work went on at two steps a second."""
+    stood = stepped(stepped(_window((), 2.0), 350, 110.0), 450, 110.0)
+    assert (stood.measured(), stood.first_step, stood.first_s) == (0.0, 450, 110.0)
+    assert stepped(stood, 650, 210.0).measured() == 2.0
+    assert opened(stood, B, True, "H100", 110.0).first_step == 450
+
+
 def test_a_new_window_begins_with_its_own_reports_and_keeps_the_pace_alone() -> None:
     alone = _window((), 2.0)
     found = opened(alone, B, True, "H100", 200.0)
