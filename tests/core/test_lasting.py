@@ -8,9 +8,9 @@ from typing import Any
 from rayorch.core.decisions import Plan, WaitReason
 from rayorch.core.planner import plan
 from rayorch.core.policy import Profile
-from rayorch.core.types import Allocation, Kind, QueueSpec, Workload
+from rayorch.core.types import Allocation, CellShare, Kind, QueueSpec, Workload
 from rayorch.policies.default import DEFAULT
-from tests.scenes import held_for, node, pending, queue, reasons, running, snapshot, started
+from tests.scenes import held_for, node, pending, queue, reasons, running, shrunk, snapshot, started
 
 Held = tuple[Workload, Allocation]
 
@@ -85,14 +85,28 @@ def test_who_is_more_important_takes_it_when_the_rest_is_free() -> None:
     assert held_for(planned(*work, queues=fenced)) == {}
 
 
-def test_of_one_that_may_not_be_stopped_only_its_minimum_stays() -> None:
-    """Of the two replicas of "chat" the second may go, so n1 will have room for four GPUs, and never for five."""
-    chat = app(["n1", "n1"], (1, 2), demand=2, priority=0, gpu=4, preemptible=False)
-    for gpu, holds in ((4, {"head": ["n1", "n2"]}), (5, {})):
-        work = [chat, running("wall", ["n2"], gpu=8, preemptible=False), pending("head", 2, gpu=gpu, priority=5)]
+def test_one_that_may_not_be_stopped_keeps_all_that_it_has() -> None:
+    """Nobody may take the second replica of "chat" either, so nothing is held for who would need it."""
+    for preemptible, holds in ((True, {"head": ["n1", "n2"]}), (False, {})):
+        chat = app(["n1", "n1"], (1, 2), demand=2, priority=0, gpu=4, preemptible=preemptible)
+        work = [chat, running("wall", ["n2"], gpu=8, preemptible=False), pending("head", 2, gpu=8, priority=5)]
         found = planned(*work)
-        assert {id: sorted(on) for id, on in held_for(found).items()} == holds, gpu
-        assert (WaitReason.APPLICATIONS in reasons(found, "head")) == (not holds), gpu
+        assert {id: sorted(on) for id, on in held_for(found).items()} == holds
+        assert (WaitReason.APPLICATIONS in reasons(found, "head")) == (not holds)
+    fixed = app(["n1", "n1"], (1, 2), demand=2, priority=0, gpu=4, preemptible=False)
+    alone = planned(fixed, pending("head", gpu=4, priority=5), nodes=1)
+    assert (shrunk(alone), held_for(alone)) == ({}, {}), "as it is for evictions"
+
+
+def test_what_lies_in_cells_of_others_keeps_its_minimum() -> None:
+    """It goes for work of the queue that has the cells only; the second replica goes for whoever is more important."""
+    chat, held = app(["n1", "n1"], (1, 2), demand=2, priority=0, gpu=4)
+    in_cells = (replace(chat, cell="serve"), held)
+    wall = running("wall", ["n2"], gpu=8, preemptible=False)
+    queues = (replace(queue("serve"), cells=(CellShare("node", 1),)), queue("q"))
+    for owner, applications in (("serve", False), ("q", True)):
+        made = planned(in_cells, wall, pending("head", 2, gpu=8, priority=5, queue=owner), queues=queues)
+        assert (WaitReason.APPLICATIONS in reasons(made, "head")) == applications, owner
 
 
 def test_what_its_queue_borrows_is_taken_back_when_the_rest_is_free() -> None:

@@ -6,7 +6,7 @@ where it could not, it holds none and says whose seats it lacks, so that it keep
 
 What an application holds now counts, not its minimum alone: what it wants beyond that is as its demand is, which may
 stay as it is for days. What it gives back no longer counts. Nor does what the claim could take by right as soon as the
-rest has come free: of lower priority, or of a side that holds more than its share.
+rest has come free: of lower priority, or of a side that holds more than its share. What is not preemptible stays.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rayorch.core.planning.claims import Claim, Shape, removable
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.rights import fenced_off
 from rayorch.core.planning.seats import Search, find
+from rayorch.core.planning.victims import may_take
 from rayorch.core.types import UNIT, Kind, Member, NodeId, Workload, WorkloadId
 
 MAX_NAMED = 5
@@ -35,9 +36,8 @@ def lasting(draft: Draft, claim: Claim) -> Lasting:
     for id in draft.facts.asking:
         workload = draft.facts.workloads[id]
         kept = draft.staying(id) if workload.spec.kind is Kind.SERVE and id != claim.id else ()
-        if kept and _may_take(draft, claim, workload):
-            surplus = {m.surplus for m in removable(workload.spec, kept)}
-            kept = () if workload.spec.preemptible else tuple(m for m in kept if m.surplus not in surplus)
+        if kept and workload.spec.preemptible and _may_take(draft, claim, workload):
+            kept = _fixed(draft, claim, workload, kept)
         if kept:
             found[id] = kept
     return found
@@ -57,6 +57,14 @@ def _may_take(draft: Draft, claim: Claim, workload: Workload) -> bool:
     return any(share.units(name) for name in names) and all(
         n <= share.units(name) for name, n in claim.resources if share.units(name)
     )
+
+
+def _fixed(draft: Draft, claim: Claim, workload: Workload, kept: tuple[Member, ...]) -> tuple[Member, ...]:
+    """What stays of an application that the claim may take from: its minimum, if it lies in cells of others."""
+    if not workload.cell or may_take(draft, claim.queue, workload):
+        return ()
+    surplus = {m.surplus for m in removable(workload.spec, kept)}
+    return tuple(m for m in kept if m.surplus not in surplus)
 
 
 def beside_applications(
