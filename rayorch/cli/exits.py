@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import typer
 
-from rayorch.cli.interrupts import raise_again
+from rayorch.cli.interrupts import EXIT_CODE, raise_again
 from rayorch.cli.output import say
 
 LOST = 100
@@ -26,7 +26,7 @@ REJECTED = 105
 DENIED = 106
 UNREACHABLE = 107
 CONFLICT = 108
-INTERRUPTED = 130
+INTERRUPTED = EXIT_CODE
 MAX_OWN = 99
 
 BY_CODE = {

@@ -15,7 +15,7 @@ from typing import TypeVar
 from rayorch.core.decisions import Start
 from rayorch.core.errors import StalePlanError
 from rayorch.core.events import Started
-from rayorch.core.planning.claims import removable
+from rayorch.core.planning.claims import minimum_of
 from rayorch.core.topology import NODE_LEVEL
 from rayorch.core.types import (
     CellNodes,
@@ -151,8 +151,7 @@ def count_of(owner: QueueSpec | None, level: str) -> int:
 
 def minimum_on(spec: WorkloadSpec, members: tuple[Member, ...]) -> set[NodeId]:
     """Where the minimum lies; what is more than that may go at any time."""
-    surplus = {member.surplus for member in removable(spec, members)}
-    return {member.node for member in members if member.surplus not in surplus}
+    return {member.node for member in minimum_of(spec, members)}
 
 
 def _binding(workload: Workload) -> Binding | None:

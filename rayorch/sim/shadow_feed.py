@@ -21,8 +21,8 @@ from rayorch.core.snapshot import Snapshot
 from rayorch.core.types import LIVE, Allocation, Kind, MemberPhase, NodeSpec, StopCause, Workload, WorkloadId
 from rayorch.sim.readers.journal import JournalRead, SeatWatch, apply, start_tree
 
-PLANNED = frozenset({StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.MOVED})
-"""Stops that a plan chose for somebody else's sake."""
+PLANNED = frozenset({StopCause.PREEMPTED, StopCause.RECLAIMED, StopCause.MOVED, StopCause.UNPACKED})
+"""Stops that a plan chose, though the attempt could have gone on where it was."""
 
 HELD_BACK_S = 5.0
 """A live journal is followed so far behind its end: what one plan decided is recorded by then."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rayorch.core.decisions import Stop
 from rayorch.core.eviction import EvictionKnobs
 from rayorch.core.planner import plan
 from rayorch.core.types import Kind, StopCause
@@ -72,6 +73,8 @@ def test_where_neither_is_enough_alone_both_make_room() -> None:
     grown = running("grown", ["n1"] * 4, members=(2, 4))
     made = plan(snapshot([node("n1")], [low, grown, pending("waits", 6)]), DEFAULT)
     assert (stopped(made), shrunk(made)) == ({"low": StopCause.PREEMPTED}, {"grown": (1, 2)})
+    (stop,) = (decision for decision in made.decisions if isinstance(decision, Stop))
+    assert stop.order.reason.startswith("preempted for waits"), "a whole gang is no surplus"
 
 
 def _elastic(one: TraceJob, least: int, most: int) -> TraceJob:

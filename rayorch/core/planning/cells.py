@@ -17,7 +17,7 @@ from rayorch.core.cell_witness import witness
 from rayorch.core.cells import CellKind, CellsView, Rank, domains_of, the_model, touched
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
-from rayorch.core.planning.claims import Claim, removable
+from rayorch.core.planning.claims import Claim, minimum_of, removable
 from rayorch.core.planning.draft import Draft, Move
 from rayorch.core.planning.evict import freed_by
 from rayorch.core.planning.rights import settling
@@ -191,8 +191,7 @@ def _look_at_work(draft: Draft, book: CellBook) -> set[NodeId]:
         kept = draft.staying(workload.id)
         owner = holder_of(draft, workload.spec.queue) if workload.cell else None
         inside = [kind for queue, kind in book.count if queue == owner and kind.level == workload.cell]
-        surplus = {m.surplus for m in removable(workload.spec, kept)}
-        stays = [m for m in kept if m.surplus not in surplus] if inside else []
+        stays = minimum_of(workload.spec, kept) if inside else ()
         for domain in {domain_of(workload.cell, m.node) for m in stays}:
             if domain is not None and owner is not None:
                 book.bound.setdefault((owner, _kind_of(draft, domain, inside)), set()).add(domain)
@@ -262,9 +261,7 @@ def _may_go_again(draft: Draft, claim: Claim) -> bool:
 
 def _own_cells(draft: Draft, book: CellBook, workload: Workload) -> set[NodeId]:
     """The nodes of the cells that an attempt's minimum lies in: they are its queue's for as long as it runs."""
-    kept = draft.staying(workload.id)
-    surplus = {member.surplus for member in removable(workload.spec, kept)}
-    stays = {member.node for member in kept if member.surplus not in surplus}
+    stays = {member.node for member in minimum_of(workload.spec, draft.staying(workload.id))}
     owner = holder_of(draft, workload.spec.queue)
     bound = [
         d

@@ -301,6 +301,12 @@ def removable(spec: WorkloadSpec, members: tuple[Member, ...]) -> tuple[Member, 
     return tuple(sorted(found, key=lambda m: (-m.surplus, m.bundle_index)))
 
 
+def minimum_of(spec: WorkloadSpec, members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The others: those that stay for as long as the attempt runs."""
+    surplus = {member.surplus for member in removable(spec, members)}
+    return tuple(member for member in members if member.surplus not in surplus)
+
+
 def _kept_roles(spec: WorkloadSpec, members: tuple[Member, ...]) -> frozenset[str]:
     """The roles that make up the minimum which this attempt was started with."""
     ways = spec.needed

@@ -106,7 +106,9 @@ def take_surplus(draft: Draft, claim: Claim) -> bool:
             continue
         found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
         if found is not None:
-            order(draft, claim, StopCause.PREEMPTED, found, f"surplus seats given up for {claim.id}")
+            stops_some = any(move.stops for move in found.moves)
+            reason = "" if stops_some else f"surplus seats given up for {claim.id}"
+            order(draft, claim, StopCause.PREEMPTED, found, reason)
             return True
     return False
 

@@ -4,7 +4,7 @@
 to work, that is noted (`Watch`), and its pace is counted anew from then on by its own reports (`core.pace`). A pair of
 which both are known to go so fast of what they go alone, measured or learned of their kinds, is judged:
 
-- While nobody waits who could use it and a GPU is idle, one of them goes there, which gains what both lack.
+- While nobody waits for room and a GPU is idle, one of them goes there, which gains what both lack.
 - Else, where both together do less than `least_together` of what one does alone, one of them is stopped and asks for a
   whole GPU from then on, so that this befalls nobody twice.
 
@@ -14,14 +14,13 @@ loses; where nobody knows how long that is, for as long as it has run. Of both t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rayorch.core.attempts import on_whole_gpus
 from rayorch.core.decisions import Reserve, Stop, Watch
 from rayorch.core.forecast import Forecast
 from rayorch.core.pace import Beside, Pace, kind_of, rate
-from rayorch.core.planning.adapt import coveted
 from rayorch.core.planning.cells import keeping, stays_put
 from rayorch.core.planning.charges import fits_quota, refund_quota
 from rayorch.core.planning.claims import Claim, next_start
@@ -77,9 +76,10 @@ def unpack(draft: Draft) -> None:
     for id in facts.sharing:
         _watch(draft, on, facts.workloads[id], facts.held[id])
     pairs = sorted(_pairs(draft, on), key=lambda pair: (pair.together, pair.two[0].id))
+    idle = _with_idle_gpus(draft) if pairs and not draft.unplaced else ()
     left = knobs.per_turn
     for pair in pairs:
-        if left and _take_apart(draft, pair):
+        if left and _take_apart(draft, pair, idle):
             left -= 1
 
 
@@ -155,8 +155,14 @@ def _is_of(pace: Pace | None, other: Workload) -> bool:
     return pace is not None and pace.ready and pace.beside == ((other.id, other.attempt),)
 
 
-def _take_apart(draft: Draft, pair: _Pair) -> bool:
-    """Move one of them to a GPU that is idle, or stop one for good sharing."""
+def _with_idle_gpus(draft: Draft) -> tuple[NodeId, ...]:
+    """Nodes with a GPU that nobody uses, in order. They are looked for once a turn: there may be many pairs."""
+    room, nodes = draft.now.room, sorted(draft.facts.topology.nodes)
+    return tuple(node for node in nodes if any(free >= UNIT for free in room.slot(node).devices))
+
+
+def _take_apart(draft: Draft, pair: _Pair, idle: Sequence[NodeId]) -> bool:
+    """Move one of them to a GPU that is idle (`idle`: on which nodes), or stop one, which then asks for a whole GPU."""
     facts, knobs = draft.facts, draft.facts.profile.packing
     costs = {w.id: _lost_s(draft, w) for w in pair.two}
     lasts_s = min(_remaining_s(draft, w) for w in pair.two)
@@ -165,7 +171,7 @@ def _take_apart(draft: Draft, pair: _Pair) -> bool:
     for workload in going:
         gain_s = (2.0 - pair.together) * lasts_s
         rested = facts.now_s - (workload.started_s or 0.0) >= knobs.cooldown_s
-        if rested and gain_s > knobs.worth * costs[workload.id] and _move(draft, pair, workload, gain_s):
+        if rested and gain_s > knobs.worth * costs[workload.id] and _move(draft, pair, workload, gain_s, idle):
             return True
     for workload in going:
         gain_s = (knobs.least_together - pair.together) * lasts_s
@@ -188,7 +194,7 @@ def _lost_s(draft: Draft, workload: Workload) -> float:
 
 def _remaining_s(draft: Draft, workload: Workload) -> float:
     """What the forecast says; where it knows nothing, as long as it has run so far."""
-    found = Forecast(draft.facts.snapshot.history, draft.facts.now_s).remaining(workload)
+    found = Forecast(draft.facts.snapshot.history, draft.facts.now_s, draft.memory.seen).remaining(workload)
     return found[0] if found is not None else run_s(workload, draft.facts.now_s)
 
 
@@ -216,12 +222,12 @@ def _could_be_whole(draft: Draft, workload: Workload) -> bool:
 # ---------------------------------------------------------------- the orders
 
 
-def _move(draft: Draft, pair: _Pair, workload: Workload, gain_s: float) -> bool:
-    """Give it a GPU that nobody uses and nobody who waits could use; False: there is none."""
-    if draft.unplaced:
+def _move(draft: Draft, pair: _Pair, workload: Workload, gain_s: float, idle: Sequence[NodeId]) -> bool:
+    """Give it a GPU on one of these nodes; False: there is none."""
+    if not idle:
         return False
     claim = draft.prices.of_claim(next_start(workload))
-    node = _idle_gpu(draft, claim, workload)
+    node = _idle_gpu(draft, claim, workload, idle)
     if node is None:
         return False
     (ask,) = claim.asks
@@ -234,14 +240,14 @@ def _move(draft: Draft, pair: _Pair, workload: Workload, gain_s: float) -> bool:
     return True
 
 
-def _idle_gpu(draft: Draft, claim: Claim, workload: Workload) -> NodeId | None:
-    """The first node, its own before others, on which its part would come to lie on an idle GPU of the same model."""
+def _idle_gpu(draft: Draft, claim: Claim, workload: Workload, idle: Sequence[NodeId]) -> NodeId | None:
+    """The first of these nodes, its own before others, on which its part would lie on an idle GPU of the same model."""
     facts, (member,) = draft.facts, draft.facts.held[workload.id].members
     after = Books(draft.soon.room.copy(), draft.soon.quota)
     after.room.give(member.node, member.bundle, member.devices)
     models = facts.topology.models
-    shut = frozenset(draft.closed) | coveted(draft) | keeping(draft, claim)
-    for node in sorted(facts.topology.nodes, key=lambda node: (node != member.node, node)):
+    shut = frozenset(draft.closed) | keeping(draft, claim)
+    for node in sorted(idle, key=lambda node: node != member.node):
         same = models.get(node, "") == models.get(member.node, "")
         if same and node not in shut and _lands_alone(draft, claim, node, after):
             return node
@@ -251,8 +257,6 @@ def _idle_gpu(draft: Draft, claim: Claim, workload: Workload) -> NodeId | None:
 def _lands_alone(draft: Draft, claim: Claim, node: NodeId, after: Books) -> bool:
     """Whether the GPU that it would get there is idle: now, and when it has left its own. `after`: that."""
     bundle, slot, now = claim.asks[0].bundle, after.room.slot(node), draft.now.room.slot(node)
-    if not any(free >= UNIT for free in now.devices):
-        return False
     if not after.room.fits(node, bundle) or not draft.now.room.fits(node, bundle):
         return False
     devices = draft.wished(claim, bundle, node, after) or slot.choose(bundle)
