@@ -59,12 +59,12 @@ class HistoryBook:
         return self._half_life_s
 
     def state(self) -> History:
-        """All of it, sorted."""
+        """All of it, sorted; paces in the order in which they were heard of, by which they are forgotten."""
         return History(
             self._half_life_s,
             {key: self._accounts[key] for key in sorted(self._accounts)},
             {name: self._classes[name] for name in sorted(self._classes)},
-            {key: self._paces[key] for key in sorted(self._paces)},
+            dict(self._paces),
         )
 
     def changes_since(self, version: int, near: bool = False) -> HistoryChanges:

@@ -92,6 +92,8 @@ def test_readers_hear_of_paces_once_and_a_snapshot_of_the_journal_holds_them() -
     assert known.paces == want and known.changed(book.changes_since(7)) is known
     assert book.changes_since(6).paces == want and book.changes_since(7).paces is None
     assert HistoryBook(book.state(), 7).state() == book.state()
+    newest_last = {("/z", "", ""): 1.0, ("/a", "", ""): 2.0}
+    assert list(HistoryBook(History(paces=newest_last)).state().paces) == list(newest_last), "who is forgotten first"
     assert codec.decode_as(History, codec.encode(book.state())) == book.state()
 
 
