@@ -10,12 +10,20 @@ Run = tuple[str, str, int]
 
 
 class Kept:
-    """Runs that are done, in a file of one JSON object a line; without a file in memory alone."""
+    """Runs that are done, in a file of one JSON object a line; without a file in memory alone.
+
+    They are taken for done whatever the code was then. What is left of a line after an interruption is dropped.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.done: dict[Run, dict[int, float]] = {}
-        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
+        if path is None or not path.exists():
+            return
+        whole, _, rest = path.read_text(encoding="utf-8").rpartition("\n")
+        if rest:
+            path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
+        for line in whole.splitlines():
             row = json.loads(line)
             self.done[row["list"], row["policy"], row["seed"]] = {int(load): x for load, x in row["loads"].items()}
 
