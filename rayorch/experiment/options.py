@@ -25,6 +25,8 @@ from rayorch.sim.models import (
 )
 from rayorch.sim.models.distributions import Lognormal, Weibull
 from rayorch.sim.models.speed import SERIAL
+from rayorch.sim.readers.rows import LONGEST_S
+from rayorch.sim.trace.model import Trace
 
 PROVISION_SIGMA = 0.35
 """How much the time varies that a new node takes (log-normal): nine in ten are there after 1.6 times the median."""
@@ -53,6 +55,21 @@ def check_values(seeds: object, until_s: object, jobs: object) -> None:
         raise SpecError("--until", f"must be a time in seconds, more than 0, got {until_s!r}")
     if jobs is not None and not _whole(jobs):
         raise SpecError("--jobs", f"must be a whole number, got {jobs!r}")
+
+
+def check_jobs(trace: Trace) -> None:
+    """SpecError for a job whose times are none: negative, not a number, or farther away than readers let through.
+
+    A duration may be endless.
+    """
+    for job in trace.jobs:
+        if not 0.0 <= job.submit_s <= LONGEST_S:
+            raise SpecError(
+                "TRACE", f"job {job.id}: submit_s must be from 0 to a century in seconds, got {job.submit_s}"
+            )
+        if not (0.0 <= job.duration_s <= LONGEST_S or job.duration_s == math.inf):
+            said = f"must be from 0 to a century in seconds, or infinite, got {job.duration_s}"
+            raise SpecError("TRACE", f"job {job.id}: duration_s {said}")
 
 
 def _real(value: object) -> TypeGuard[float]:

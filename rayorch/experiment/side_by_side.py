@@ -14,7 +14,7 @@ from rayorch.core.policy import Profile
 from rayorch.core.types import NodeSpec, QueueSpec
 from rayorch.experiment.faults import check_acts
 from rayorch.experiment.nodes import gpus_in, machines_of, supplies_of
-from rayorch.experiment.options import check_values, loads_of, sizes_of
+from rayorch.experiment.options import check_jobs, check_values, loads_of, sizes_of
 from rayorch.experiment.packs import packed_as
 from rayorch.experiment.plays import Inputs, Play, Played, play, plays_of
 from rayorch.experiment.profiles import profiles_of
@@ -161,6 +161,7 @@ def simulate(
     loaded = trace if isinstance(trace, Trace) else _read(trace, trace_format, trace_options or {})
     if not loaded.jobs:
         raise SpecError("TRACE", f"{loaded.name} has no jobs ({len(loaded.refused)} rows could not be used)")
+    check_jobs(loaded)
     loaded, title = _first(loaded, jobs)
     if elastic is not None:
         loaded = elastic_as(loaded, *sizes_of(elastic))

@@ -283,3 +283,30 @@ def test_values_of_another_kind_are_refused_by_name(tmp_path: Path) -> None:
     path.write_text(CLUSTER)
     report = simulate(TRACE, path, jobs=3, loads=0.8, serve="chat,peak=1", progress=False)
     assert (report.runs[0].load, report.runs[0].cluster) == (0.8, "ours (3 nodes)")
+
+
+@pytest.mark.parametrize(
+    ("submit_s", "duration_s", "says"),
+    [
+        (0.0, 1e300, "duration_s"),
+        (0.0, 1.7e308, "duration_s"),
+        (0.0, math.nan, "duration_s"),
+        (0.0, -1.0, "duration_s"),
+        (1e300, 1.0, "submit_s"),
+        (math.inf, 1.0, "submit_s"),
+        (math.nan, 1.0, "submit_s"),
+        (-1.0, 1.0, "submit_s"),
+    ],
+)
+def test_times_of_jobs_that_are_none_are_refused_with_the_job_named(
+    submit_s: float, duration_s: float, says: str
+) -> None:
+    """A page could not draw them, and a run would say nothing of what they are."""
+    with pytest.raises(SpecError, match=f"TRACE: job late: {says} must be"):
+        simulate(trace(job("a", 0.0, 1.0, 1), job("late", submit_s, duration_s, 1)), "1x1", progress=False)
+
+
+def test_a_job_may_run_without_an_end() -> None:
+    report = simulate(trace(job("a", 0.0, math.inf, 1), job("b", 1.0, 5.0, 1)), "1x2", progress=False)
+    assert report.runs[0].figures["unfinished"] == 1
+    assert "<script" not in report.to_html()
