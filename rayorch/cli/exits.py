@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -28,6 +29,8 @@ UNREACHABLE = 107
 CONFLICT = 108
 INTERRUPTED = EXIT_CODE
 MAX_OWN = 99
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What stdout says where it is a file on a disk that is full."""
 
 BY_CODE = {
     "invalid": REJECTED,
@@ -92,6 +95,12 @@ def _run(command: Callable[[], None], interrupted: str) -> None:
             # The reader has what it wanted; Python would complain when it flushes stdout at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            say(f"rayorch: can't write: {error.strerror}")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         except RayorchError as error:
             say(f"rayorch: {error}")
             raise typer.Exit(BY_CODE.get(error.code, 1)) from None

@@ -179,16 +179,18 @@ def _end(
     report: Report, keys: tuple[str, ...], output: Format, html: Path | None, out: Path | None, quiet: bool
 ) -> None:
     """Show the report and write the page; say how to go on where it is not complete."""
-    if quiet and not report.complete:
+    if quiet and not report.complete and report.unkept is None:
         say(f"interrupted after {len(report.runs)} of {report.wanted} runs")
     if report.runs or output is Format.JSON:
         _tell(report, keys, output)
     if html is not None and report.runs:
         report.write_html(html)
         say(f"the page with plots: {html}")
+    if not report.complete and out is not None and report.runs:
+        say("go on with --resume")
+    if report.unkept is not None:
+        raise report.unkept
     if not report.complete:
-        if out is not None and report.runs:
-            say("go on with --resume")
         raise typer.Exit(exits.INTERRUPTED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 
@@ -35,10 +35,14 @@ from rayorch.sim.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came out: every finished run, by load, then seed, then profile. `wanted`: how many runs there were to do."""
+    """What came out: every finished run, by load, then seed, then profile.
+
+    `wanted`: how many runs there were to do. `unkept`: why the rest was not done where a file could not be written.
+    """
 
     runs: tuple[Summary, ...]
     wanted: int
+    unkept: SpecError | None = None
 
     @property
     def complete(self) -> bool:
@@ -89,7 +93,7 @@ class Report:
 
     def write_html(self, path: str | Path) -> None:
         """The page as a file."""
-        write_whole(Path(path), self.to_html())
+        write_whole(Path(path), self.to_html(), "--html")
 
     def _repr_html_(self) -> str:
         """In a notebook: the page in a frame of its own, so that neither's style reaches the other."""
@@ -152,8 +156,8 @@ def simulate(
     `out`: a folder in which every finished run is kept; `resume`: take from there what is finished already.
     `per_job`: keep what became of each job there too. `fragmentation`: measure it over time.
     `parallel`: so many runs at once on Ray; 0: in this process.
-    `progress`: False for none. `partial`: an interrupt ends the experiment, not the program: what has finished is
-    returned.
+    `progress`: False for none. `partial`: an interrupt, or a file in `out` that can't be written, ends the experiment
+    and not the program: what has finished is returned.
 
     Raises SpecError for bad input (its field is the command line's option), ClusterError when Ray fails.
     """
@@ -192,9 +196,15 @@ def simulate(
     if parallel < 0:
         raise SpecError("--parallel", f"must not be negative, got {parallel}")
     store = Store.at(Path(out)) if out is not None else None
-    found = _all(inputs, plays, store, resume, parallel, watcher(len(plays), len(loaded.jobs), progress), partial)
-    report = Report(tuple(found[one.key] for one in plays if one.key in found), len(plays))
-    _keep(report, store)
+    watching = watcher(len(plays), len(loaded.jobs), progress)
+    found, unkept = _all(inputs, plays, store, resume, parallel, watching, partial)
+    report = Report(tuple(found[one.key] for one in plays if one.key in found), len(plays), unkept)
+    try:
+        _keep(report, store)
+    except SpecError as error:
+        if not partial:
+            raise
+        return replace(report, unkept=unkept or error)
     return report
 
 
@@ -244,26 +254,42 @@ def _all(
     parallel: int,
     watching: Watcher,
     partial: bool,
-) -> dict[str, Summary]:
-    """The finished runs by key. An interrupt is raised, unless what is finished is wanted."""
+) -> tuple[dict[str, Summary], SpecError | None]:
+    """The finished runs by key, and why one could not be kept, after which no more are played.
+
+    That and an interrupt are raised, unless what is finished is wanted.
+    """
     found: dict[str, Summary] = {}
+    unkept = None
     with watching:
         try:
             todo = list(plays)
             if store is not None and resume:
                 todo = _take_up(inputs, store, plays, found, watching)
             for one, played in _played(inputs, todo, parallel, watching):
-                if store is not None:
-                    store.write(one.name, one.key, played.summary)
-                    if played.per_job is not None:
-                        store.write_per_job(one.name, one.key, played.per_job)
                 found[one.key] = played.summary
+                unkept = None if store is None else _unkept(store, one, played)
+                if unkept is not None and not partial:
+                    raise unkept
                 watching.done(one, played.summary, False)
+                if unkept is not None:
+                    break
         except KeyboardInterrupt:
             if not partial:
                 raise
             watching.word(f"interrupted after {len(found)} of {len(plays)} runs")
-    return found
+    return found, unkept
+
+
+def _unkept(store: Store, one: Play, played: Played) -> SpecError | None:
+    """Keep a finished run; why that can't be done."""
+    try:
+        store.write(one.name, one.key, played.summary)
+        if played.per_job is not None:
+            store.write_per_job(one.name, one.key, played.per_job)
+    except SpecError as error:
+        return error
+    return None
 
 
 def _take_up(

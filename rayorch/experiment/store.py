@@ -124,7 +124,7 @@ class Store:
         return self.path(name, key).with_suffix(".jobs.csv.gz")
 
 
-def write_whole(path: Path, text: str | bytes) -> None:
+def write_whole(path: Path, text: str | bytes, field: str = FIELD) -> None:
     """The file with this content; whoever reads, or crashes, finds the old one or the new one. SpecError: neither."""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -139,4 +139,4 @@ def write_whole(path: Path, text: str | bytes) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise SpecError(FIELD, f"can't write {path}: {error.strerror}") from error
+        raise SpecError(field, f"can't write {path}: {error.strerror}") from error

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -216,3 +220,36 @@ def test_bad_traces_are_refused(tmp_path: Path) -> None:
     unknown = tmp_path / "what.txt"
     unknown.write_text("hello\n")
     assert simulate(str(unknown), "-c", "2x4").exit_code == 105
+
+
+@pytest.mark.parametrize(("full_at", "runs"), [("default-seed1", 2), ("report", 3)])
+def test_a_disk_that_fills_up_ends_it_and_what_was_computed_is_shown(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str, runs: int
+) -> None:
+    whole, out = os.replace, tmp_path / "out"
+
+    def replace_until_full(source: str, target: Path) -> None:
+        if target.name.startswith(full_at):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        whole(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_until_full)
+    words = ("-c", "2x4", "-s", "0-2", "--out", str(out), "-o", "json")
+    done = simulate(trace, *words)
+    assert done.exit_code == 105 and f"--out: can't write {out}" in done.stderr and "No space left" in done.stderr
+    assert len(json.loads(done.stdout)["runs"]) == runs
+    assert not [path for path in out.rglob("*") if path.name.startswith(".")]
+    monkeypatch.setattr(os, "replace", whole)
+    assert len(json.loads(simulate(trace, *words, "--resume").stdout)["runs"]) == 3
+
+
+def test_a_page_that_can_t_be_written_is_refused_by_its_option(trace: str, tmp_path: Path) -> None:
+    done = simulate(trace, "-c", "2x4", "--html", str(tmp_path))
+    assert done.exit_code == 105 and "rayorch: --html: can't write" in done.stderr and "default" in done.stdout
+
+
+def test_a_full_disk_under_stdout_is_said(trace: str) -> None:
+    command = [sys.executable, "-m", "rayorch", "simulate", trace, "-c", "2x4", "--quiet"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (1, "rayorch: can't write: No space left on device\n")
