@@ -183,13 +183,15 @@ def _end(
         say(f"interrupted after {len(report.runs)} of {report.wanted} runs")
     if report.runs or output is Format.JSON:
         _tell(report, keys, output)
+    if report.unkept is not None:
+        say(f"rayorch: {report.unkept}")  # before the page, which may not be written either
     if html is not None and report.runs:
         report.write_html(html)
         say(f"the page with plots: {html}")
     if not report.complete and out is not None and report.runs:
         say("go on with --resume")
     if report.unkept is not None:
-        raise report.unkept
+        raise typer.Exit(exits.REJECTED)
     if not report.complete:
         raise typer.Exit(exits.INTERRUPTED)
 
