@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rayorch.core.history import History, Sample, ServiceClass, classes_of
 from rayorch.core.service import run_s
@@ -87,21 +86,13 @@ def _moved_on(old: tuple[Sample, ...], runs: list[float], new: tuple[Sample, ...
     return runs
 
 
-class Span(NamedTuple):
-    """How far work has come: seconds of it that count, and seconds which the whole takes at least.
+def outlasted_s(workload: Workload, done_s: float) -> float:
+    """How many seconds its whole takes at least, if so many of them are done and count.
 
-    The second is the larger one after an attempt whose work was lost. Without it two workloads that take longer than
-    is thought would each look shorter whenever they begin anew, and stop each other for ever.
+    More than these after an attempt whose work was lost. Without it two workloads that take longer than is thought
+    would each look shorter whenever they begin anew, and stop each other for ever.
     """
-
-    done_s: float
-    outlasted_s: float
-
-    @classmethod
-    def of(cls, workload: Workload, now_s: float) -> Span:
-        """Of a workload at a time."""
-        done_s = run_s(workload, now_s)
-        return cls(done_s, max(done_s, workload.outlasted_s))
+    return max(done_s, workload.outlasted_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +108,7 @@ class Forecast:
         if workload.spec.kind is Kind.SERVE:
             return None
         done_s = run_s(workload, self.now_s)
-        found = self._unbounded(workload, done_s, max(done_s, workload.outlasted_s))
+        found = self._unbounded(workload, done_s, outlasted_s(workload, done_s))
         limit_s = workload.spec.wall_limit_s
         if limit_s is None:
             return found
@@ -125,41 +116,38 @@ class Forecast:
         left_s = max(0.0, limit_s - workload.ran_s) if at_s is None else max(0.0, at_s - self.now_s)
         return (left_s, left_s) if found is None else (min(found[0], left_s), min(found[1], left_s))
 
-    def _unbounded(self, workload: Workload, done_s: float, outlasted_s: float) -> Remaining | None:
-        """Without its limit; the times are those of its `Span`, for which none is made: every running one is asked."""
+    def _unbounded(self, workload: Workload, done_s: float, least_s: float) -> Remaining | None:
         spec = workload.spec
         if spec.total_steps is not None and (by_steps := _by_steps(workload, done_s)) is not None:
             return by_steps
         names = self.seen.names(spec)
-        found = self._from_class(names[0], done_s, outlasted_s, MIN_NAMED)
+        found = self.by_name(names, done_s, least_s)
         if found is not None:
             return found
-        if (told := expected(spec.expected_s, done_s, outlasted_s)) is not None:
+        if (told := expected(spec.expected_s, done_s, least_s)) is not None:
             return told
-        return self._from_coarse(names, done_s, outlasted_s)
+        return self.coarsely(names, done_s, least_s)
 
-    def by_name(self, names: tuple[str, ...], span: Span) -> Remaining | None:
-        """What finished work of the finest of these classes says of one that has come so far."""
-        return self._from_class(names[0], span.done_s, span.outlasted_s, MIN_NAMED)
+    def by_name(self, names: tuple[str, ...], done_s: float, least_s: float) -> Remaining | None:
+        """What finished work of the finest of these classes says of one of which `done_s` are done and that takes
+        longer than `least_s` (`outlasted_s`)."""
+        return self._from_class(names[0], done_s, least_s, MIN_NAMED)
 
-    def coarsely(self, names: tuple[str, ...], span: Span) -> Remaining | None:
+    def coarsely(self, names: tuple[str, ...], done_s: float, least_s: float) -> Remaining | None:
         """The same of the first of the others that says anything."""
-        return self._from_coarse(names, span.done_s, span.outlasted_s)
-
-    def _from_coarse(self, names: tuple[str, ...], done_s: float, outlasted_s: float) -> Remaining | None:
         for name in names[1:]:
-            found = self._from_class(name, done_s, outlasted_s, MIN_COARSE)
+            found = self._from_class(name, done_s, least_s, MIN_COARSE)
             if found is not None:
                 return found
         return None
 
-    def _from_class(self, name: str, done_s: float, outlasted_s: float, least: int) -> Remaining | None:
+    def _from_class(self, name: str, done_s: float, least_s: float, least: int) -> Remaining | None:
         """What is left, by those of the class that took longer in all; None if fewer than `least` did."""
         entry = self.history.classes.get(name)
         if entry is None or len(entry.samples) < least:
             return None
         samples = self.seen.runs_s(entry)
-        first = bisect_right(samples, outlasted_s)
+        first = bisect_right(samples, least_s)
         count = len(samples) - first
         if count < least:
             return None
@@ -168,10 +156,10 @@ class Forecast:
         return samples[last + math.ceil(half * count)] - done_s, samples[last + math.ceil(most * count)] - done_s
 
 
-def expected(expected_s: float | None, done_s: float, outlasted_s: float) -> Remaining | None:
-    """What its owner's word for the whole says of work that has come so far (see `Span`); None where it has been
-    proved wrong."""
-    if expected_s is None or outlasted_s >= expected_s:
+def expected(expected_s: float | None, done_s: float, least_s: float) -> Remaining | None:
+    """What its owner's word for the whole says of work of which `done_s` are done and that takes longer than `least_s`
+    (`outlasted_s`); None where it has been proved wrong."""
+    if expected_s is None or least_s >= expected_s:
         return None
     return (expected_s - done_s, EXPECTED_SLACK * expected_s - done_s)
 

@@ -9,13 +9,12 @@ to coarse (see `classes_of`); of the coarsest, all work of a kind, also the dist
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rayorch.core.log_histogram import LogHistogram, quantiles
-from rayorch.core.pace import PaceKey
+from rayorch.core.pace import PaceKey, kind_of
 from rayorch.core.types import GPU, UNIT, Kind, QueueId, WorkloadSpec
 
 HALF_LIFE_S = 7 * 24 * 3600.0
@@ -32,8 +31,6 @@ AccountKey = tuple[QueueId, str]
 
 KIND = "kind/"
 """How the names of the classes of all work of a kind begin."""
-
-_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,5 +212,9 @@ def classes_of(spec: WorkloadSpec) -> tuple[str, ...]:
         return ()
     kind = spec.kind.value
     sized = f"{kind}/{spec.least(GPU) / UNIT:g}"
-    stem = _DIGITS.sub("#", spec.name)
-    return (f"name/{sized}/{spec.owner}/{stem}", f"queue/{sized}/{spec.queue}", f"size/{sized}", f"{KIND}{kind}")
+    return (
+        f"name/{sized}/{kind_of(spec.owner, spec.name)}",
+        f"queue/{sized}/{spec.queue}",
+        f"size/{sized}",
+        f"{KIND}{kind}",
+    )

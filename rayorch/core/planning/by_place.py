@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from rayorch.core.planning.claims import Claim, Shape
+from rayorch.core.planning.claims import Claim
 from rayorch.core.planning.draft import Draft, Move
 from rayorch.core.planning.evict import Found, Trial, lacks_only_quota, order, without
 from rayorch.core.planning.victims import has_a_share, may_go, moves_of, sides_above
@@ -55,15 +55,15 @@ def reclaim_by_place(draft: Draft, claim: Claim) -> bool:
     lot = _lot(draft, claim)
     if lot is None or lacks_only_quota(draft, claim):
         return False
-    ways = [found for shape in claim.shape.by_model if (found := _search(lot, _trial(draft, claim, shape))) is not None]
+    ways = [
+        found
+        for shape in claim.shape.by_model
+        if (found := _search(lot, Trial.on(draft, claim, shape, True))) is not None
+    ]
     if not ways:
         return False
     order(draft, claim, StopCause.RECLAIMED, min(ways, key=lambda found: found.price))
     return True
-
-
-def _trial(draft: Draft, claim: Claim, shape: Shape) -> Trial:
-    return Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, True)
 
 
 # ---------------------------------------------------------------- what may go

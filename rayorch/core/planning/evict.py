@@ -79,10 +79,7 @@ def evict(draft: Draft, claim: Claim, cause: StopCause) -> bool:
     moves, reclaims = allowed(draft, claim, reclaims=cause is StopCause.RECLAIMED), cause is StopCause.RECLAIMED
     if not moves:
         return False
-    trials = [
-        Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, reclaims)
-        for shape in claim.shape.by_model
-    ]
+    trials = [Trial.on(draft, claim, shape, reclaims) for shape in claim.shape.by_model]
     ways = [found for trial in trials if _could_suffice(trial, moves) and (found := _search(trial, moves)) is not None]
     if not ways:
         return False
@@ -101,7 +98,7 @@ def take_surplus(draft: Draft, claim: Claim) -> bool:
     lower = [move for move in allowed(draft, claim, reclaims=False) if move.stops]
     shrinks, stops = sorted(seats, key=attrgetter("rank")), sorted(lower, key=attrgetter("rank"))
     for shape in claim.shape.by_model:
-        trial = Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, False)
+        trial = Trial.on(draft, claim, shape, False)
         if not _could_suffice(trial, [*shrinks, *stops]):
             continue
         found = _cheapest(trial, [], shrinks) or _cheapest(trial, shrinks, stops)
@@ -150,6 +147,12 @@ class Trial:
     shape: Shape
     within_share: bool
     ground: Ground | None = None
+
+    @classmethod
+    def on(cls, draft: Draft, claim: Claim, shape: Shape, within_share: bool) -> Trial:
+        """For one of the claim's shapes by model; `within_share`: it must end within what its queue deserves."""
+        asked = claim.on_models(shape.accelerators) if shape.accelerators else claim
+        return cls(draft, asked, shape, within_share)
 
     @property
     def model(self) -> str:

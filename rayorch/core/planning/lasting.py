@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from rayorch.core.decisions import Wait, WaitReason
 from rayorch.core.explain import UNBLOCKS
-from rayorch.core.planning.claims import Claim, Shape, removable
+from rayorch.core.planning.claims import Claim, Shape, minimum_of
 from rayorch.core.planning.draft import Draft
 from rayorch.core.planning.rights import fenced_off
 from rayorch.core.planning.seats import Search, find
@@ -63,8 +63,7 @@ def _fixed(draft: Draft, claim: Claim, workload: Workload, kept: tuple[Member, .
     """What stays of an application that the claim may take from: its minimum, if it lies in cells of others."""
     if not workload.cell or may_take(draft, claim.queue, workload):
         return ()
-    surplus = {m.surplus for m in removable(workload.spec, kept)}
-    return tuple(m for m in kept if m.surplus not in surplus)
+    return minimum_of(workload.spec, kept)
 
 
 def beside_applications(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 
-from rayorch.core.forecast import Forecast, Seen, Span, expected
+from rayorch.core.forecast import Forecast, Seen, expected, outlasted_s
+from rayorch.core.service import run_s
 from rayorch.core.types import Kind, Workload, WorkloadId
 
 SLACK = 1e-9
@@ -27,18 +28,19 @@ class _Group:
     """Work of the same classes that has come as far. `told`: by the length that its owner expects; `blank`: those
     of whom nobody expects any. `limited`: its time is, so that each of it has to be asked."""
 
-    __slots__ = ("blank", "limited", "names", "span", "told")
+    __slots__ = ("blank", "done_s", "least_s", "limited", "names", "told")
 
-    def __init__(self, names: tuple[str, ...], span: Span, limited: bool) -> None:
+    def __init__(self, names: tuple[str, ...], done_s: float, least_s: float, limited: bool) -> None:
         self.names = names
-        self.span = span
+        self.done_s = done_s
+        self.least_s = least_s
         self.limited = limited
         self.told: Timed = []
         self.blank: dict[WorkloadId, None] = {}
 
     def within(self, forecast: Forecast, most_s: float, found: Found) -> None:
         """Add those that are no longer than this."""
-        known = forecast.by_name(self.names, self.span)
+        known = forecast.by_name(self.names, self.done_s, self.least_s)
         told = self.told
         if known is not None:
             if known[1] <= most_s:
@@ -50,7 +52,7 @@ class _Group:
             short = told[: bisect_right(told, most_s, key=_length)]
             found.update((id, None if self.limited else length_s) for length_s, id in short)
         if self.blank:
-            coarse = forecast.coarsely(self.names, self.span)
+            coarse = forecast.coarsely(self.names, self.done_s, self.least_s)
             if coarse is not None and coarse[1] <= most_s:
                 found.update(dict.fromkeys(self.blank, None if self.limited else coarse[1]))
 
@@ -62,7 +64,7 @@ class Lengths:
 
     def __init__(self, seen: Seen) -> None:
         self.seen = seen
-        self._groups: dict[tuple[tuple[str, ...], Span, bool], _Group] = {}
+        self._groups: dict[tuple[tuple[str, ...], float, float, bool], _Group] = {}
         self._bounded: Timed = []  # by what the limit on their time leaves them
         self._odd: dict[WorkloadId, None] = {}
         self._where: dict[WorkloadId, tuple[_Group | None, float | None, float | None]] = {}
@@ -81,13 +83,13 @@ class Lengths:
         if spec.wall_limit_s is not None:
             bound_s = max(0.0, spec.wall_limit_s - workload.ran_s) + spec.grace_s
             insort(self._bounded, (bound_s, id))
-        span = Span.of(workload, 0.0)  # of one that waits it is the same at any time
-        key = (self.seen.names(spec), span, limited)
+        done_s = run_s(workload, 0.0)  # of one that waits it is the same at any time
+        key = (self.seen.names(spec), done_s, outlasted_s(workload, done_s), limited)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(*key)
         told_s: float | None = None
-        if (told := expected(spec.expected_s, span.done_s, span.outlasted_s)) is not None:
+        if (told := expected(spec.expected_s, group.done_s, group.least_s)) is not None:
             told_s = told[1]
             insort(group.told, (told_s, id))
         else:
@@ -107,7 +109,7 @@ class Lengths:
         else:
             del group.blank[id]
         if not group.told and not group.blank:
-            del self._groups[group.names, group.span, group.limited]
+            del self._groups[group.names, group.done_s, group.least_s, group.limited]
 
     def within(self, forecast: Forecast, most_s: float) -> Found:
         """All that wait and would hold their seats for no longer than this if they started now (`longest_s`)."""

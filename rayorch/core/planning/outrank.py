@@ -34,7 +34,7 @@ def evict_by_order(draft: Draft, claim: Claim) -> bool:
         return False
     most = knobs.order_worth_s * claim.shape.gpu_units / UNIT if knobs.order_worth_s else float("inf")
     for shape in claim.shape.by_model:
-        trial = Trial(draft, claim.on_models(shape.accelerators) if shape.accelerators else claim, shape, False)
+        trial = Trial.on(draft, claim, shape, False)
         found = _fewest(trial, moves, ranks)
         if found is not None and sum(move.cost_gpu_s for move in found.moves) <= most:
             order(draft, claim, StopCause.PREEMPTED, found, f"preempted for {claim.id}, which goes before it by order")
